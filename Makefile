@@ -1,0 +1,46 @@
+# Two commands on a fresh machine: `make run` runs the gateway, `make test` passes the tests.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test check format config clean
+
+help: ## This list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(BIN)/gateway: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is %d.%d" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(BIN)/gateway
+
+run: $(BIN)/gateway ## The gateway in front of $$GATEWAY_BACKENDS, or of an embedded emulated engine
+	@$(BIN)/gateway serve
+
+demo: $(BIN)/gateway ## Half a minute that shows why: the same overload with and without the gateway
+	@$(BIN)/gateway demo
+
+test: $(VENV)/.dev ## Every test, real engine included
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev ## Lint, format, types, layering
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev ## Format and apply safe fixes
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+config: $(VENV)/.dev ## Regenerate config/example.env and docs/configuration.md from the settings model
+	$(BIN)/python -m gateway.settings
+
+clean: ## Remove what was built
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,88 @@
+"""Admission's settings as plain frozen values; the defaults are safe for every engine (evidence: ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class LimitConfig:
+    """The adaptive limit of one backend. Seconds, tokens, ratios."""
+
+    initial: float = 4.0
+    minimum: int = 1
+    maximum: int = 1024
+    window: float = 2.0  # seconds between decisions, at least
+    tolerance: float = 5.0  # pace may grow to this multiple of the unloaded pace where no objective is set
+    tolerance_non_streamed: float = 4.25
+    tpot_objective: float | None = None  # seconds per output token
+    objective_headroom: float = 0.85
+    token_limit: int | None = None  # fixed bound on estimated KV tokens; None: learned
+
+
+@dataclass(frozen=True, slots=True)
+class LaneConfig:
+    """One lane: requests of up to ``threshold`` predicted tokens (prompt + output); None: the last lane, unbounded."""
+
+    name: str
+    threshold: int | None
+    weight: float
+    ttft_objective: float | None = None  # seconds
+    max_wait: float = 1.0  # seconds a request may wait in the queue; half the objective where one is set
+
+
+@dataclass(frozen=True, slots=True)
+class QueueConfig:
+    """The length-aware queue. Quanta are in cost units (an output token is 1, a prompt token 0.25)."""
+
+    lanes: tuple[LaneConfig, ...] = (
+        LaneConfig("short", 1000, 2.0, None, 1.0),
+        LaneConfig("long", None, 1.0, None, 4.0),
+    )
+    lane_quantum: float = 500.0
+    client_quantum: float = 100.0
+    max_requests: int = 10_000
+    max_bytes: int = 256 * 1024 * 1024
+    reserve_short: float = 0.0  # share of a limit kept for the first lane where several gateways share a backend
+    long_prefills: int = 1  # requests of the last lane that may be before their first token on one backend; 0: no bound
+
+
+@dataclass(frozen=True, slots=True)
+class ShedConfig:
+    """Refusals and retries. Seconds and ratios."""
+
+    retry_after_max: float = 60.0
+    overload_ratio: float = 1.5  # arrivals over dispatches that count as overload
+    overload_after: float = 15.0  # for how long before retries are discouraged
+    retry_budget: float = 0.1  # share of retries among arrivals while overloaded
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorConfig:
+    """Priors of the estimator; all are learned from ``usage``."""
+
+    bytes_per_token: float = 4.0
+    tokens_per_message: float = 4.0
+    default_output: int = 256
+    prompt_weight: float = 0.25  # cost of a prompt token against an output token
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerConfig:
+    """When a backend counts as dead, and when it is tried again. Seconds and counts."""
+
+    failures: int = 5  # consecutive connect failures or 5xx
+    cooldown: float = 5.0
+    cooldown_max: float = 60.0
+    silence: float = 120.0  # in flight with no byte from any request for so long
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionConfig:
+    """All of the above."""
+
+    limit: LimitConfig = field(default_factory=LimitConfig)
+    queue: QueueConfig = field(default_factory=QueueConfig)
+    shed: ShedConfig = field(default_factory=ShedConfig)
+    estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
+    breaker: BreakerConfig = field(default_factory=BreakerConfig)

@@ -1,0 +1,1 @@
+"""WHAT PEOPLE LOOK AT: admin routes and terminal views."""

@@ -1,0 +1,76 @@
+"""What every dialect offers, and what the proxy asks of it.
+
+A dialect is one file that knows one engine family's language and no other dialect. It never sees a socket: it
+classifies a path, reads a request's shape, listens to a response and renders a refusal in the route's own shape.
+The relay always sends the original bytes; readers only listen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, unique
+from typing import Protocol
+
+from gateway.model import Hints, Rejection, Route, Shape, Usage
+
+
+@unique
+class Fault(Enum):
+    """What a response said went wrong inside a body that its status line called a success."""
+
+    BUSY = "busy"  # the engine is full: backpressure
+    FAILED = "failed"  # anything else
+
+
+class ResponseReader(Protocol):
+    """Listens to one response body. Any split of the same bytes gives the same totals.
+
+    ``feed`` is on the path of every chunk: it allocates as little as it can and parses JSON only where it must
+    (usage, first output, in-band errors).
+    """
+
+    usage: Usage | None  # as soon as the backend reported it
+    fault: Fault | None  # an error said in band
+    complete: bool  # the body's own end mark was seen ([DONE], message_stop, response.completed, whole JSON)
+
+    def feed(self, data: bytes) -> int:
+        """Take the next bytes; return how many output events (chunks with output) ended in them."""
+
+    def finish(self) -> int:
+        """The body ended: read what is left; return the output events found in it (0 or 1 as a rule)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One health question: ``GET path`` on the backend; up where the status is below 400."""
+
+    path: str
+
+
+class Dialect(Protocol):
+    """One engine family's language."""
+
+    name: str
+
+    def route(self, method: str, path: str) -> Route | None:
+        """Class of ``path`` (normalised by ``dialects.paths``), or None where this dialect does not know it."""
+
+    def read_request(self, route: Route, content_type: str, body: bytes) -> Shape:
+        """Shape of the request. Never raises: what cannot be read is left at its default (the engine judges it)."""
+
+    def response_reader(self, shape: Shape, status: int, content_type: str) -> ResponseReader:
+        """A reader for this response."""
+
+    def rejection(self, route: Route, rejection: Rejection, message: str, status: int) -> tuple[str, bytes]:
+        """(content type, body) of a refusal in the error shape of ``route``."""
+
+
+class EngineDialect(Protocol):
+    """What the prober asks of a backend of one kind."""
+
+    kind: str
+    health: Probe
+    metrics: Probe | None
+
+    def hints(self, text: str) -> Hints:
+        """Gauges out of the engine's Prometheus text; absent ones stay None. Never raises."""

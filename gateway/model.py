@@ -1,0 +1,334 @@
+"""The words that travel between the rooms.
+
+Plain values without behaviour of their own: no clock, no I/O. Times are seconds of one monotonic clock that the
+caller chooses; token counts are model tokens; sizes are bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from typing import Final, Protocol
+
+# --------------------------------------------------------------------------------------------------------------
+# What a client asks for
+# --------------------------------------------------------------------------------------------------------------
+
+
+@unique
+class Access(Enum):
+    """What the gateway does with a route."""
+
+    ADMIT = "admit"  # works the engine: goes through admission and holds a permit
+    BYPASS = "bypass"  # cheap for the engine (models, health, tokenize): relayed at once, never queued
+    DENY = "deny"  # the engine's own administration: refused unless the operator allows it
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A class of request paths. ``label`` is of low cardinality: it names metric series and log fields."""
+
+    label: str
+    access: Access
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one request asks for, as far as its bytes tell; nothing here is estimated.
+
+    ``prompt_bytes`` counts UTF-8 bytes of the *decoded* prompt strings (JSON escapes and base64 media excluded);
+    ``prompt_tokens`` is set only where the count is exact (token-id prompts); ``media_tokens`` is the dialect's own
+    count or fixed prior for images and audio. ``max_output`` is the caller's cap on output tokens per choice, None
+    where it gave none. ``choices`` multiplies output (n, best_of, batched prompts). ``generates`` is False for
+    routes without output tokens (embeddings, rerank, score).
+    """
+
+    route: Route
+    model: str | None = None
+    stream: bool = False
+    prompt_bytes: int = 0
+    prompt_tokens: int | None = None
+    media_tokens: int = 0
+    messages: int = 0
+    max_output: int | None = None
+    choices: int = 1
+    generates: bool = True
+    user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkEstimate:
+    """Predicted work of one request, in tokens. ``cost`` weighs a prompt token a quarter of an output token."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cost: float
+
+    @property
+    def tokens(self) -> int:
+        """KV tokens the request will hold at its end."""
+        return self.prompt_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """One request as admission sees it. ``id`` is unique for the process and increases with arrival.
+
+    ``client`` is the fairness key (API key hash, user or address). ``attempt`` counts the client's own retries
+    (``x-stainless-retry-count``; 0 is a first attempt). ``read_timeout`` is how long the client said it waits, in
+    seconds, None if it did not say. ``fingerprint`` recognises the same call sent again by clients that do not
+    count their retries. ``avoid`` names backends that were already found unreachable for this very request.
+    """
+
+    id: int
+    shape: Shape
+    work: WorkEstimate
+    client: str = ""
+    attempt: int = 0
+    read_timeout: float | None = None
+    fingerprint: int = 0
+    avoid: frozenset[str] = frozenset()
+
+
+# --------------------------------------------------------------------------------------------------------------
+# What admission answers
+# --------------------------------------------------------------------------------------------------------------
+
+
+class Progress(Protocol):
+    """Where the relay reports the output of one running request; bound to its backend's window."""
+
+    def output(self, events: int, now: float) -> None:
+        """Tell that ``events`` (>= 1) output events arrived at ``now``. The first call is the first token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """The right to have one request in flight on ``backend`` until it is settled, exactly once."""
+
+    id: int
+    ticket: Ticket
+    backend: str
+    granted_at: float
+    progress: Progress
+
+
+@unique
+class Reason(Enum):
+    """Why a request was refused or thrown out. The values label ``gateway_shed_total``."""
+
+    QUEUE_FULL = "queue_full"  # refused at the door: too many or too many bytes wait already
+    DEADLINE = "deadline"  # refused at the door: could not start before its lane's bound or its client gives up
+    QUEUE_TIMEOUT = "queue_timeout"  # admitted to the queue, then its time ran out
+    RETRY_BUDGET = "retry_budget"  # a retry while retries are more than their share of the load
+    NO_BACKEND = "no_backend"  # nobody can serve it now
+    DRAINING = "draining"  # the gateway is shutting down
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A refusal. ``retry_after``: seconds, jittered, within 1..60; ``should_retry`` None leaves it to the client."""
+
+    ticket: Ticket
+    reason: Reason
+    retry_after: float
+    should_retry: bool | None = None
+
+
+Verdict = Permit | Rejection
+
+
+# --------------------------------------------------------------------------------------------------------------
+# What became of it
+# --------------------------------------------------------------------------------------------------------------
+
+
+@unique
+class Outcome(Enum):
+    """How a request ended, decided in one place (proxy/handler). The values label metrics and log lines."""
+
+    COMPLETED = "completed"  # the backend's answer reached its end (2xx)
+    REFUSED = "refused"  # the gateway's own refusal; never settled, it held no permit
+    CLIENT_ERROR = "client_error"  # the backend answered 4xx (other than 429): the caller's fault
+    CLIENT_GONE = "client_gone"  # the client left before the end
+    BACKEND_BUSY = "backend_busy"  # backpressure: 429, 503, 529, or the same said inside a 200
+    BACKEND_ERROR = "backend_error"  # 5xx other than 503, or an error said inside a 200
+    CONNECT_FAILED = "connect_failed"  # no connection; nothing of the request was sent
+    BACKEND_LOST = "backend_lost"  # the connection ended or broke before the answer's end
+    BACKEND_SILENT = "backend_silent"  # no byte for longer than the timeout
+    INTERNAL_ERROR = "internal_error"  # the gateway's own fault
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the backend reported them."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Gaps:
+    """Gaps between output events of one stream: count, sum, and log buckets of at most 0.5 % relative error.
+
+    Bucket i holds gaps in (BASE**(i-1), BASE**i]; gaps at or under a microsecond share one bucket. Bounded at about
+    2,100 buckets for gaps up to 1,000 s, a few dozen in practice.
+    """
+
+    __slots__ = ("buckets", "count", "total")
+
+    BASE: Final = 1.01
+    _SCALE: Final = 1.0 / math.log(1.01)
+    _FLOOR: Final = 1e-6
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.count = 0
+        self.total = 0.0
+        self.buckets: dict[int, int] = {}
+
+    def add(self, gap: float, times: int = 1) -> None:
+        """Count ``times`` gaps of ``gap`` seconds each."""
+        self.count += times
+        self.total += gap * times
+        floored = gap if gap > self._FLOOR else self._FLOOR  # noqa: FURB136 - max() is a call on the path of every chunk
+        index = math.ceil(math.log(floored) * self._SCALE)
+        self.buckets[index] = self.buckets.get(index, 0) + times
+
+    @classmethod
+    def value(cls, index: int) -> float:
+        """Middle of bucket ``index`` in seconds: within 0.5 % of every gap counted there."""
+        return float(cls.BASE**index * 2.0 / (1.0 + cls.BASE))
+
+
+@dataclass(slots=True)
+class Timeline:
+    """The instants of one request; marked as they happen, None until then.
+
+    ``output_events`` counts output chunks as the dialect reads them (measurements.md: chunks, not tokens).
+    """
+
+    received: float
+    admitted: float | None = None  # the permit was granted
+    sent: float | None = None  # the first byte of the request went to the backend
+    headers: float | None = None  # the backend's response head was complete
+    first_output: float | None = None
+    last_output: float | None = None
+    finished: float | None = None
+    output_events: int = 0
+    gaps: Gaps = field(default_factory=Gaps)
+
+
+@dataclass(slots=True)
+class Record:
+    """Everything that is known of one finished request; what observers get."""
+
+    request_id: str
+    ticket: Ticket | None  # None where the request never became one (denied, too large, bypass)
+    route: Route
+    method: str
+    path: str
+    timeline: Timeline
+    outcome: Outcome
+    status: int  # as sent to the client; 0 where nothing was sent
+    lane: str | None = None
+    backend: str | None = None
+    reason: Reason | None = None
+    retry_after: float | None = None
+    usage: Usage | None = None
+    bytes_in: int = 0
+    bytes_out: int = 0
+    attempts: int = 0  # upstream attempts of this gateway
+    error: str | None = None  # one short line, never the caller's data
+
+
+class Observer(Protocol):
+    """Who wants to know of every finished request. Must not raise and must not block."""
+
+    def observe(self, record: Record) -> None:
+        """Take one finished request."""
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Backends
+# --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """One configured engine. ``limit`` fixes its concurrency; ``models`` empty means: serves whatever is asked."""
+
+    name: str
+    url: str
+    kind: str = "openai"
+    models: tuple[str, ...] = ()
+    api_key: str | None = field(default=None, repr=False)
+    limit: int | None = None
+    weight: float = 1.0
+
+
+@unique
+class Health(Enum):
+    """What the prober last found."""
+
+    UNKNOWN = "unknown"  # not probed yet: eligible
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """An engine's own gauges. They only ever lower a limit; any may be absent. Ratios are 0..1."""
+
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage: float | None = None
+    kv_capacity_tokens: int | None = None
+    preemptions_total: float | None = None
+
+
+# --------------------------------------------------------------------------------------------------------------
+# State, as shown by /state and scraped by metrics
+# --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BackendState:
+    """One backend's books at one instant. ``pace`` and ``pace_target`` are seconds per output event."""
+
+    name: str
+    url: str
+    health: str  # up | down | unknown, or open | half_open where the breaker holds it
+    limit: float
+    token_limit: float | None
+    running: int
+    tokens: int
+    unstarted: int
+    pace: float | None
+    pace_base: float | None
+    pace_target: float | None
+    limit_changes: dict[tuple[str, str], int]  # (direction, reason) -> count
+    hints_age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """One lane's queue at one instant. Waits in seconds."""
+
+    name: str
+    depth: int
+    cost: float
+    oldest_wait: float
+    max_wait: float
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayState:
+    """All of admission at one instant."""
+
+    backends: tuple[BackendState, ...]
+    lanes: tuple[LaneState, ...]
+    draining: bool
+    overloaded: bool  # sustained overload: retries are discouraged
+    retries_seen: dict[bool, int]  # clients that came back after a refusal: {kept the wait: count}

@@ -1,0 +1,1 @@
+"""MOVE BYTES: all asyncio and aiohttp of the request path."""

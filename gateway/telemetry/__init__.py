@@ -1,0 +1,1 @@
+"""TELL what happened: each module is an Observer of Records."""
