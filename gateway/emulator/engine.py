@@ -1,16 +1,30 @@
 """A continuous-batching engine as a pure model: told the time, returns what it emitted.
 
 Stands in for an accelerator in the tests, the simulation and the demo; ``server.py`` puts real HTTP on it.
+
+How it works. The engine does one step after another; a step advances every decoding request by one token and some
+requests by a chunk of their prompt. What a step holds is decided when it starts, as vLLM's V1 scheduler does:
+decodes first, then prompts under way, then waiting requests in order of arrival, within a budget of tokens, sequences
+and KV blocks. A request that finds no block left throws the newest request out of the batch; that one goes to the
+head of the queue and computes its prompt and its output so far again.
+
+All decoding requests gain exactly one token a step, so the step at which one ends or needs its next block is known
+when it starts to decode. Both stand in calendars keyed by the count of decode steps, and a step costs the emissions
+and little else.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """``tokens`` output tokens of request ``key`` at ``at``; ``finished`` on its last."""
+class Emission(NamedTuple):
+    """``tokens`` output tokens of request ``key`` at ``at``; ``finished`` on its last.
+
+    A request without output (an embedding) ends in one emission of no token.
+    """
 
     key: int
     tokens: int
@@ -20,46 +34,317 @@ class Emission:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Constants of one engine; times in seconds, sizes in tokens."""
+    """Constants of one engine; times in seconds, sizes in tokens.
+
+    A step of n sequences that hold c KV tokens, with p prompt tokens in it, lasts
+    ``base + per_sequence*n + per_kv_token*c + per_prefill_token*p + per_attention*sum(chunk*context)
+    + collapse*max(0, n - collapse_beyond)**2``.
+    """
 
     name: str
+    base: float  # a step of nothing: reading the weights, launching kernels
+    per_sequence: float = 0.0
+    per_kv_token: float = 0.0
+    per_prefill_token: float = 0.0
+    per_attention: float = 0.0  # a prompt token attending to one token before it
+    collapse_beyond: int = 0  # sequences up to which the cost of a batch is affine
+    collapse: float = 0.0  # and what each further one costs, squared
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 8192  # of one step (vLLM), of one prefill batch (MindIE's maxPrefillTokens)
+    long_prefill_threshold: int = 0  # most tokens of one prompt in a step; 0: no bound
+    kv_tokens: int = 1_048_576  # size of the KV pool
+    block_size: int = 16
+    max_model_len: int = 32_768  # prompt and output together
+    max_num_queued_reqs: int | None = None  # running and waiting together, as vLLM's flag of that name counts
+    prefill_first: bool = False  # whole prompts in steps of their own, decodes stand meanwhile (MindIE)
+    max_prefill_seqs: int = 50  # prompts in one such step (MindIE's maxPrefillBatchSize)
+
+    def __post_init__(self) -> None:
+        """Refuse constants with which a request could wait for ever."""
+        if self.base <= 0:
+            raise ValueError(f"base: {self.base} given, more than 0 expected: a step takes time")
+        if self.max_num_batched_tokens < self.max_num_seqs + 1 and not self.prefill_first:
+            raise ValueError(
+                f"max_num_batched_tokens: {self.max_num_batched_tokens} given, more than max_num_seqs"
+                f" ({self.max_num_seqs}) expected: every step has room for all decodes and a prompt token"
+            )
+        if self.max_model_len > self.kv_blocks * self.block_size:
+            raise ValueError(
+                f"max_model_len: {self.max_model_len} given, at most the KV pool"
+                f" ({self.kv_blocks * self.block_size}) expected: the longest request must fit alone"
+            )
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks of the KV pool."""
+        return self.kv_tokens // self.block_size
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    """One request inside the engine. ``tokens`` and ``left`` of a decoding one are as of decode step ``since``."""
+
+    key: int
+    tokens: int  # prompt, and what was produced and is (or must again be) in the KV pool
+    left: int  # output tokens still to come
+    pending: int  # of ``tokens``: not in the KV pool yet
+    chunk: int = 0  # of ``pending``: computed in the step under way
+    blocks: int = 0
+    since: int = 0
+    ends: int = 0  # decode step with the last token
+    grows: int = 0  # decode step after which its blocks are full
 
 
 class Engine:
-    """One engine. ``now`` never decreases."""
+    """One engine. ``now`` never decreases. Keys are unique among the requests inside."""
 
     def __init__(self, profile: Profile) -> None:
         """Start idle."""
         self.profile = profile
         self.preemptions = 0
+        self.finished = 0
+        self.aborted = 0
+        self._waiting: dict[int, _Request] = {}  # in order of arrival
+        self._preempted: deque[_Request] = deque()  # to run before all waiting ones
+        self._running: dict[int, _Request] = {}  # in order of admission
+        self._prefilling: dict[int, _Request] = {}  # of those
+        self._decoding: dict[int, _Request] = {}  # of those
+        self._free = profile.kv_blocks
+        self._context = 0  # KV tokens of the decoding ones
+        self._steps = 0  # decode steps so far
+        self._ends: dict[int, list[_Request]] = {}
+        self._grows: dict[int, list[_Request]] = {}
+        self._decodes = False  # the step under way advances the decoding ones
+        self._due: float | None = None
+        self._emitted: list[Emission] = []
 
     def submit(self, key: int, prompt_tokens: int, output_tokens: int, now: float) -> bool:
-        """Take a request; False where the engine's own queue limit refuses it."""
-        raise NotImplementedError
+        """Take a request; False where the engine's own queue limit refuses it.
+
+        Raises:
+            ValueError: the key is inside already, or the request cannot be: no prompt, or over ``max_model_len``.
+        """
+        profile = self.profile
+        if prompt_tokens < 1 or output_tokens < 0 or prompt_tokens + output_tokens > profile.max_model_len:
+            raise ValueError(
+                f"request of {prompt_tokens} prompt and {output_tokens} output tokens given,"
+                f" at least 1, at least 0 and together at most {profile.max_model_len} expected"
+            )
+        if key in self._running or key in self._waiting or any(r.key == key for r in self._preempted):
+            raise ValueError(f"key {key} given, one that is not inside the engine expected")
+        self._run(now)
+        limit = profile.max_num_queued_reqs
+        if limit is not None and self.running + self.waiting >= limit:
+            return False
+        self._waiting[key] = _Request(key, prompt_tokens, output_tokens, prompt_tokens)
+        if self._due is None:
+            self._begin(now)
+        return True
 
     def abort(self, key: int, now: float) -> None:
         """Forget a request and free what it holds; unknown keys are ignored."""
-        raise NotImplementedError
+        self._run(now)
+        if key in self._running:
+            self._release(self._running[key])
+        elif self._waiting.pop(key, None) is None:
+            kept = deque(r for r in self._preempted if r.key != key)
+            if len(kept) == len(self._preempted):
+                return
+            self._preempted = kept
+        self.aborted += 1
 
     def next_event(self) -> float | None:
         """When the step under way ends; None while idle."""
-        raise NotImplementedError
+        return self._emitted[0].at if self._emitted else self._due
 
     def advance(self, now: float) -> list[Emission]:
         """End every step that is due by ``now``."""
-        raise NotImplementedError
+        self._run(now)
+        emitted, self._emitted = self._emitted, []
+        return emitted
 
     @property
     def running(self) -> int:
         """Requests in the batch."""
-        raise NotImplementedError
+        return len(self._running)
 
     @property
     def waiting(self) -> int:
         """Requests in the engine's own queue."""
-        raise NotImplementedError
+        return len(self._waiting) + len(self._preempted)
 
     @property
     def kv_tokens(self) -> int:
-        """KV tokens in use."""
-        raise NotImplementedError
+        """KV tokens in use, whole blocks."""
+        return (self.profile.kv_blocks - self._free) * self.profile.block_size
+
+    def _run(self, now: float) -> None:
+        while self._due is not None and self._due <= now:
+            self._end(self._due)
+
+    # ---------------------------------------------------------------------------------------- a step starts
+
+    def _begin(self, start: float) -> None:
+        if self.profile.prefill_first:
+            self._admit_whole()
+            self._decodes = not self._prefilling
+            if self._decodes:
+                self._grow()
+        else:
+            self._decodes = True
+            may_admit = self._grow()
+            self._admit_chunks(may_admit)
+        if self._running:
+            self._due = start + self._duration()
+        else:
+            self._due = None
+            self._ends.clear()
+            self._grows.clear()
+
+    def _grow(self) -> bool:
+        """Give the decodes their next blocks; False where that threw somebody out."""
+        before = self.preemptions
+        for request in self._grows.pop(self._steps, ()):
+            if self._decoding.get(request.key) is not request or request.grows != self._steps:
+                continue  # it left, or came back with another calendar
+            while not self._free and request.key in self._running:
+                self._preempt()
+            if request.key in self._running:
+                self._take_blocks(request, 1)
+                self._note_growth(request)
+        return self.preemptions == before
+
+    def _preempt(self) -> None:
+        request = self._running[next(reversed(self._running))]
+        decoded = request.key in self._decoding
+        self._release(request)
+        request.tokens += decoded  # the newest token's KV was not computed yet
+        request.pending = request.tokens
+        self._preempted.appendleft(request)
+        self.preemptions += 1
+
+    def _admit_chunks(self, may_admit: bool) -> None:
+        budget = self.profile.max_num_batched_tokens - len(self._decoding)
+        most = self.profile.long_prefill_threshold or budget
+        for request in self._prefilling.values():
+            request.chunk = min(request.pending, most, budget)
+            budget -= request.chunk
+        while may_admit and budget and (admitted := self._next_admissible()):
+            admitted.chunk = min(admitted.pending, most, budget)
+            budget -= admitted.chunk
+
+    def _admit_whole(self) -> None:
+        budget = self.profile.max_num_batched_tokens
+        while len(self._prefilling) < self.profile.max_prefill_seqs and (request := self._next_admissible(budget)):
+            request.chunk = request.pending
+            budget -= request.chunk
+
+    def _next_admissible(self, budget: int | None = None) -> _Request | None:
+        """Move the head of the queue into the batch if it fits; blocks for its whole prompt are taken at once.
+
+        (vLLM too admits a request only where all of its prompt fits: ``scheduler_reserve_full_isl``.) With a budget
+        a prompt must fit into it, except that the first of a step always does.
+        """
+        request = self._preempted[0] if self._preempted else next(iter(self._waiting.values()), None)
+        if request is None or len(self._running) >= self.profile.max_num_seqs:
+            return None
+        blocks = -(-request.tokens // self.profile.block_size)
+        if blocks > self._free or (budget is not None and request.tokens > budget and self._prefilling):
+            return None
+        if self._preempted:
+            self._preempted.popleft()
+        else:
+            del self._waiting[request.key]
+        self._take_blocks(request, blocks)
+        self._running[request.key] = self._prefilling[request.key] = request
+        return request
+
+    def _take_blocks(self, request: _Request, blocks: int) -> None:
+        request.blocks += blocks
+        self._free -= blocks
+
+    def _duration(self) -> float:
+        profile = self.profile
+        sequences = context = prefill = attention = 0
+        if self._decodes:
+            sequences, context = len(self._decoding), self._context
+        for request in self._prefilling.values():
+            if chunk := request.chunk:
+                before = request.tokens - request.pending
+                sequences += 1
+                context += before
+                prefill += chunk
+                attention += chunk * (2 * before + chunk)
+        excess = max(0, sequences - profile.collapse_beyond)
+        return (
+            profile.base
+            + profile.per_sequence * sequences
+            + profile.per_kv_token * context
+            + profile.per_prefill_token * prefill
+            + profile.per_attention * attention / 2
+            + profile.collapse * excess * excess
+        )
+
+    # ------------------------------------------------------------------------------------------ a step ends
+
+    def _end(self, at: float) -> None:
+        if self._decodes and self._decoding:
+            self._end_decodes(at)
+        if self._prefilling:
+            self._end_prefills(at)
+        self._begin(at)
+
+    def _end_decodes(self, at: float) -> None:
+        self._steps += 1
+        self._context += len(self._decoding)
+        for request in self._ends.pop(self._steps, ()):
+            if self._decoding.get(request.key) is request and request.ends == self._steps:
+                self._finish(request, 1, at)
+        make = Emission._make
+        self._emitted += [make((key, 1, False, at)) for key in self._decoding]
+
+    def _end_prefills(self, at: float) -> None:
+        computed = [r for r in self._prefilling.values() if r.chunk]
+        for request in computed:
+            request.pending -= request.chunk
+            request.chunk = 0
+            if request.pending:
+                continue
+            if request.left <= 1:
+                self._finish(request, request.left, at)
+            else:
+                self._start_decoding(request)
+                self._emitted.append(Emission(request.key, 1, False, at))
+
+    def _start_decoding(self, request: _Request) -> None:
+        del self._prefilling[request.key]
+        self._decoding[request.key] = request
+        self._context += request.tokens
+        request.left -= 1
+        request.since = self._steps
+        request.ends = self._steps + request.left
+        self._ends.setdefault(request.ends, []).append(request)
+        self._note_growth(request)
+
+    def _note_growth(self, request: _Request) -> None:
+        request.grows = request.since + request.blocks * self.profile.block_size - request.tokens
+        if request.grows < request.ends:
+            self._grows.setdefault(request.grows, []).append(request)
+
+    def _finish(self, request: _Request, tokens: int, at: float) -> None:
+        self._release(request)
+        self._emitted.append(Emission(request.key, tokens, True, at))
+        self.finished += 1
+
+    def _release(self, request: _Request) -> None:
+        """Take a request out of the batch; its ``tokens`` and ``left`` become current."""
+        del self._running[request.key]
+        self._free += request.blocks
+        request.blocks = request.chunk = 0
+        if self._decoding.pop(request.key, None) is None:
+            del self._prefilling[request.key]
+            return
+        done = self._steps - request.since
+        request.tokens += done
+        request.left -= done
+        self._context -= request.tokens
