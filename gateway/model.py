@@ -210,6 +210,8 @@ class Timeline:
     """
 
     received: float
+    read: float | None = None  # the request's body was complete
+    offered: float | None = None  # the ticket went to admission; the wait in the queue starts here
     admitted: float | None = None  # the permit was granted
     sent: float | None = None  # the first byte of the request went to the backend
     headers: float | None = None  # the backend's response head was complete
