@@ -1,0 +1,61 @@
+"""The proxy's settings as plain frozen values. Times are seconds, sizes are bytes; None switches a timeout off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """How backends with an https URL are spoken to. Paths of PEM files; ``cert`` may hold the key as well."""
+
+    verify: bool = True
+    ca: str | None = None  # None: the system's authorities
+    cert: str | None = None  # client certificate, where the backend demands one (MindIE's default does)
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeConfig:
+    """How backends are asked for their health and gauges."""
+
+    interval: float = 2.0
+    timeout: float = 5.0  # a slow answer is not a failure: only a refused connection or a bad status counts
+    failures: int = 3  # consecutive hard failures before a backend counts as down
+    successes: int = 2  # consecutive good answers before it counts as up again
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyConfig:
+    """Everything about moving bytes.
+
+    ``first_byte_timeout`` bounds the silence before the first body byte of a streamed answer; an answer that is not
+    streamed is silent until generation ends, so ``answer_timeout`` bounds that one. ``idle_timeout`` bounds the
+    silence between bytes after the first. No limit bounds the whole. ``upstream_keepalive`` must stay below the
+    engine's own idle timeout (uvicorn's is 5 s), so that a connection is never reused while the engine closes it.
+    """
+
+    host: str = "0.0.0.0"  # noqa: S104 - a proxy listens for other machines
+    port: int = 8080  # 0: any free port
+    backlog: int = 4096
+    max_body: int = 64 * _MIB
+    max_line: int = 16 * 1024  # request line
+    max_header: int = 64 * 1024  # one header field
+    max_headers: int = 256  # header fields of one request
+    client_keepalive: float = 75.0
+    client_timeout: float = 120.0  # a client that takes or sends no byte for so long is gone
+    client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
+    allow_admin_routes: bool = False
+    connect_timeout: float = 5.0
+    connect_attempts: int = 3  # backends tried in turn for one request while none of it was sent
+    first_byte_timeout: float | None = 600.0
+    answer_timeout: float | None = 3600.0
+    idle_timeout: float | None = 300.0
+    upstream_keepalive: float = 4.0
+    max_idle: int = 256  # idle connections kept per backend
+    models_timeout: float = 5.0  # per backend, where /v1/models is the union of several
+    drain_grace: float = 30.0
+    probe: ProbeConfig = field(default_factory=ProbeConfig)
+    tls: TlsConfig = field(default_factory=TlsConfig)
