@@ -64,6 +64,12 @@ class Dialect(Protocol):
     def rejection(self, route: Route, rejection: Rejection, message: str, status: int) -> tuple[str, bytes]:
         """(content type, body) of a refusal in the error shape of ``route``."""
 
+    def failure(self, route: Route, message: str, status: int, code: str) -> tuple[str, bytes]:
+        """(content type, body) of another error of the gateway's own (403, 413, 502, 504 ...), in the same shape.
+
+        ``code`` is a short machine-readable word such as ``bad_gateway``.
+        """
+
 
 class EngineDialect(Protocol):
     """What the prober asks of a backend of one kind."""
