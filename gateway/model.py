@@ -38,6 +38,7 @@ class Shape:
     """What one request asks for, as far as its bytes tell; nothing here is estimated.
 
     ``prompt_bytes`` counts UTF-8 bytes of the *decoded* prompt strings (JSON escapes and base64 media excluded);
+    ``dense_bytes`` of them are digits, hex or base64, which cost three to four times the tokens of text;
     ``prompt_tokens`` is set only where the count is exact (token-id prompts); ``media_tokens`` is the dialect's own
     count or fixed prior for images and audio. ``max_output`` is the caller's cap on output tokens per choice, None
     where it gave none. ``choices`` multiplies output (n, best_of, batched prompts). ``generates`` is False for
@@ -48,6 +49,7 @@ class Shape:
     model: str | None = None
     stream: bool = False
     prompt_bytes: int = 0
+    dense_bytes: int = 0
     prompt_tokens: int | None = None
     media_tokens: int = 0
     messages: int = 0

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, unique
+from http import HTTPStatus
 from typing import Protocol
 
-from gateway.model import Hints, Rejection, Route, Shape, Usage
+from gateway.model import Health, Hints, Rejection, Route, Shape, Usage
 
 
 @unique
@@ -29,9 +30,21 @@ class ResponseReader(Protocol):
     (usage, first output, in-band errors).
     """
 
-    usage: Usage | None  # as soon as the backend reported it
-    fault: Fault | None  # an error said in band
-    complete: bool  # the body's own end mark was seen ([DONE], message_stop, response.completed, whole JSON)
+    @property
+    def usage(self) -> Usage | None:
+        """What the backend reported so far; None where it reported nothing."""
+
+    @property
+    def fault(self) -> Fault | None:
+        """An error said in band, under a status line that called the response a success."""
+
+    @property
+    def complete(self) -> bool:
+        """The body's own end was seen ([DONE], message_stop, response.completed, every finish_reason, whole JSON)."""
+
+    @property
+    def between_events(self) -> bool:
+        """No event is cut in two at this point: ``Dialect.stream_failure`` may be appended to what was relayed."""
 
     def feed(self, data: bytes) -> int:
         """Take the next bytes; return how many output events (chunks with output) ended in them."""
@@ -42,15 +55,27 @@ class ResponseReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One health question: ``GET path`` on the backend; up where the status is below 400."""
+    """One question: ``GET path`` on the backend."""
 
     path: str
+
+    @staticmethod
+    def verdict(status: int) -> Health:
+        """What an answer with ``status`` says of the backend.
+
+        A 4xx is a live server that does not know the question (older version, other plane, a key): not DOWN.
+        """
+        if status < HTTPStatus.BAD_REQUEST:
+            return Health.UP
+        return Health.UNKNOWN if status < HTTPStatus.INTERNAL_SERVER_ERROR else Health.DOWN
 
 
 class Dialect(Protocol):
     """One engine family's language."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """The dialect's own name."""
 
     def route(self, method: str, path: str) -> Route | None:
         """Class of ``path`` (normalised by ``dialects.paths``), or None where this dialect does not know it."""
@@ -70,13 +95,24 @@ class Dialect(Protocol):
         ``code`` is a short machine-readable word such as ``bad_gateway``.
         """
 
+    def stream_failure(self, route: Route, message: str, status: int, code: str) -> bytes:
+        """One in-band event that says the same in the middle of a stream (only where ``between_events``)."""
+
 
 class EngineDialect(Protocol):
     """What the prober asks of a backend of one kind."""
 
-    kind: str
-    health: Probe
-    metrics: Probe | None
+    @property
+    def kind(self) -> str:
+        """What ``Backend.kind`` says."""
+
+    @property
+    def health(self) -> Probe:
+        """The cheapest question that a dead engine does not answer well."""
+
+    @property
+    def metrics(self) -> Probe | None:
+        """Where the gauges are, None where the engine has none."""
 
     def hints(self, text: str) -> Hints:
         """Gauges out of the engine's Prometheus text; absent ones stay None. Never raises."""
