@@ -1,0 +1,236 @@
+"""What stands between the clients and the engines: the gateway's own admission, or what people have without it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from gateway.admission.config import AdmissionConfig
+from gateway.admission.controller import AdmissionController
+from gateway.admission.estimator import Estimator
+from gateway.model import Access, Backend, Hints, Outcome, Permit, Rejection, Route, Shape, Ticket, Usage, Verdict
+from tests.sim.clients import Attempt
+from tests.sim.fleet import Node
+from tests.sim.workload import Want
+from tests.sim.world import Alarm, World
+
+ROUTE = Route("chat", Access.ADMIT)
+BUSY_AFTER = 0.002  # seconds until an engine's own refusal is back
+
+
+@dataclass(slots=True)
+class Waits:
+    """What the gateway kept waiting: how many at once, and for how long before a refusal or a start."""
+
+    deepest: int = 0
+    longest: float = 0.0
+
+
+class Gateway:
+    """The production admission controller, driven as the proxy drives it."""
+
+    def __init__(
+        self, world: World, nodes: Sequence[Node], backends: Sequence[Backend], config: AdmissionConfig, seed: str
+    ) -> None:
+        chance = Random(f"gateway/{seed}")
+        self._prompts = Random(f"bytes/{seed}")
+        self.controller = AdmissionController(config, backends, chance.uniform)
+        self.waits = Waits()
+        self._estimator = Estimator(config.estimator)
+        self._world = world
+        self._nodes = {node.name: node for node in nodes}
+        self._timer = Alarm(world, lambda: self._apply(self.controller.tick(world.now)))
+        self._ids = itertools.count(1)
+        self._queued: dict[int, tuple[Attempt, float]] = {}
+        self._tickets: dict[Attempt, int] = {}
+        self._running: dict[Attempt, Permit] = {}
+
+    def send(self, attempt: Attempt) -> None:
+        ticket = self._ticket(attempt)
+        self._queued[ticket.id] = (attempt, self._world.now)
+        self._tickets[attempt] = ticket.id
+        self._apply(self.controller.offer(ticket, self._world.now))
+        self.waits.deepest = max(self.waits.deepest, len(self._queued))
+
+    def leave(self, attempt: Attempt) -> None:
+        permit = self._running.get(attempt)
+        if permit is not None:
+            self._nodes[permit.backend].abort(permit.id)
+            self._settle(attempt, permit, Outcome.CLIENT_GONE, None)
+        elif attempt in self._tickets:
+            ticket = self._tickets.pop(attempt)
+            del self._queued[ticket]
+            self._apply(self.controller.withdraw(ticket, self._world.now))
+
+    def hint(self, backend: str, hints: Hints) -> None:
+        """The prober read an engine's gauges."""
+        self._apply(self.controller.note_hints(backend, hints, self._world.now))
+
+    def _ticket(self, attempt: Attempt) -> Ticket:
+        call = attempt.call
+        shape = self._shape(call.want)
+        return Ticket(
+            id=next(self._ids),
+            shape=shape,
+            work=self._estimator.estimate(shape, call.want.client),
+            client=call.want.client,
+            attempt=attempt.number if call.habits.counts else 0,
+            read_timeout=call.habits.timeout if call.habits.tells_timeout else None,
+            fingerprint=call.want.id + 1,
+        )
+
+    def _shape(self, want: Want) -> Shape:
+        """The request as its bytes show it: about 4.2 bytes a token, more or less by prompt."""
+        bytes_per_token = 4.2 * Random(want.id).uniform(0.85, 1.15)
+        return Shape(ROUTE, stream=want.stream, prompt_bytes=round(want.prompt_tokens * bytes_per_token), messages=1)
+
+    def _apply(self, verdicts: Iterable[Verdict]) -> None:
+        for verdict in verdicts:
+            self._take(verdict)
+        self._timer.set(self.controller.next_wakeup())
+
+    def _take(self, verdict: Verdict) -> None:
+        attempt, since = self._queued.pop(verdict.ticket.id)
+        self.waits.longest = max(self.waits.longest, self._world.now - since)
+        del self._tickets[attempt]
+        if isinstance(verdict, Rejection):
+            attempt.refused(verdict.retry_after, verdict.should_retry)
+            return
+        self._running[attempt] = verdict
+        want = attempt.call.want
+        node = self._nodes[verdict.backend]
+        if not node.submit(verdict.id, want.prompt_tokens, want.output_tokens, self._sink(attempt, verdict)):
+            self._world.after(BUSY_AFTER, lambda: self._busy(attempt, verdict))
+
+    def _sink(self, attempt: Attempt, permit: Permit) -> Callable[[bool], None]:
+        progress, world, streamed = permit.progress, self._world, attempt.call.want.stream
+
+        def output(last: bool) -> None:
+            if streamed:
+                progress.output(1, world.now)
+                attempt.output(last)
+            if last:
+                want = attempt.call.want
+                usage = Usage(want.prompt_tokens, want.output_tokens)
+                self._estimator.learn(permit.ticket.shape, usage, want.client)
+                self._settle(attempt, permit, Outcome.COMPLETED, usage)
+                if not streamed:
+                    attempt.output(last)
+
+        return output
+
+    def _busy(self, attempt: Attempt, permit: Permit) -> None:
+        if attempt in self._running:
+            self._settle(attempt, permit, Outcome.BACKEND_BUSY, None)
+            attempt.refused()
+
+    def _settle(self, attempt: Attempt, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+        del self._running[attempt]
+        self._apply(self.controller.settle(permit, outcome, usage, self._world.now))
+
+
+class Direct:
+    """No gateway: a load balancer that takes turns, as a Kubernetes Service or nginx does."""
+
+    def __init__(self, world: World, nodes: Sequence[Node]) -> None:
+        self._world = world
+        self._turns = itertools.cycle(nodes)
+        self._keys = itertools.count(1)
+        self._running: dict[Attempt, tuple[Node, int]] = {}
+
+    def send(self, attempt: Attempt) -> None:
+        node, key = next(self._turns), next(self._keys)
+        want = attempt.call.want
+
+        def output(last: bool) -> None:
+            if last:
+                del self._running[attempt]
+            if last or want.stream:
+                attempt.output(last)
+
+        if node.submit(key, want.prompt_tokens, want.output_tokens, output):
+            self._running[attempt] = (node, key)
+        else:
+            self._world.after(BUSY_AFTER, attempt.refused)
+
+    def leave(self, attempt: Attempt) -> None:
+        node, key = self._running.pop(attempt, (None, 0))
+        if node is not None:
+            node.abort(key)
+
+
+@dataclass(slots=True)
+class _Place:
+    """One engine behind the static limit."""
+
+    node: Node
+    inflight: int = 0
+
+
+@dataclass(slots=True)
+class StaticFifo:
+    """A limit set by hand for each engine, one queue in order of arrival, and a bound on the wait."""
+
+    world: World
+    nodes: Sequence[Node]
+    limit: int
+    max_wait: float = 1.0
+    _places: list[_Place] = field(init=False)
+    _queue: deque[Attempt] = field(default_factory=deque)
+    _running: dict[Attempt, tuple[_Place, int]] = field(default_factory=dict)
+    _keys: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+
+    def __post_init__(self) -> None:
+        self._places = [_Place(node) for node in self.nodes]
+
+    def send(self, attempt: Attempt) -> None:
+        self._queue.append(attempt)
+        self.world.after(self.max_wait, lambda: self._expire(attempt))
+        self._dispatch()
+
+    def leave(self, attempt: Attempt) -> None:
+        if attempt in self._running:
+            place, key = self._running[attempt]
+            place.node.abort(key)
+            self._release(attempt)
+        elif attempt in self._queue:
+            self._queue.remove(attempt)
+
+    def _expire(self, attempt: Attempt) -> None:
+        if attempt in self._queue:
+            self._queue.remove(attempt)
+            attempt.refused()
+
+    def _dispatch(self) -> None:
+        while self._queue:
+            place = min(self._places, key=lambda place: place.inflight)
+            if place.inflight >= self.limit:
+                return
+            self._start(self._queue.popleft(), place)
+
+    def _start(self, attempt: Attempt, place: _Place) -> None:
+        key, want = next(self._keys), attempt.call.want
+        place.inflight += 1
+        self._running[attempt] = (place, key)
+
+        def output(last: bool) -> None:
+            if last:
+                self._release(attempt)
+            if last or want.stream:
+                attempt.output(last)
+
+        if not place.node.submit(key, want.prompt_tokens, want.output_tokens, output):
+            self.world.after(BUSY_AFTER, lambda: self._busy(attempt))
+
+    def _busy(self, attempt: Attempt) -> None:
+        if attempt in self._running:
+            self._release(attempt)
+            attempt.refused()
+
+    def _release(self, attempt: Attempt) -> None:
+        place, _ = self._running.pop(attempt)
+        place.inflight -= 1
+        self._dispatch()

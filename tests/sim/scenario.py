@@ -1,0 +1,176 @@
+"""Scenarios are data: a TOML file says who asks for what, of which engines, and where each figure must lie.
+
+why = "what it shows"
+horizon = 60.0                  # seconds simulated
+measure_from = 10.0             # what ended before is not counted
+oracle_limit = 24               # the best limit set by hand (python -m tests.sim --sweep prints it)
+
+[fleet.a]                       # any field of the engine's profile may be set besides
+profile = "c550-asr"
+speeds = [[20.0, 0.5]]          # from second 20 on at half speed
+
+[[load]]                        # any number of them, each with its habits (clients.Habits)
+workload = "asr"
+rates = [[0.0, 140.0]]          # from second 0 on 140 requests a second; or users = [[0.0, 50]] that ask in turn
+habits = { timeout = 10.0 }
+
+[objectives]                    # what counts as served in time; configured = true tells the gateway too
+tpot = 0.15
+
+[bands.gateway]                 # what runs (see run.MODES) and the figures it is held to
+"short.in_objective" = [0.9, 1.0]
+[bands.share]                   # the gateway's figure over the oracle's
+goodput_tokens = [0.9, 1.3]
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from gateway.admission.config import AdmissionConfig, LaneConfig
+from gateway.emulator.engine import Profile
+from gateway.emulator.profiles import PROFILES
+from tests.sim.clients import Habits
+
+Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of time
+Band = tuple[float, float]
+FOLDER = Path(__file__).parent / "scenarios"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One engine of the fleet."""
+
+    name: str
+    profile: Profile
+    speeds: Steps = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One kind of traffic: an open loop (``rates``, per second), or ``users`` who ask again when they were answered.
+
+    ``think``: seconds before they do. ``clients``: distinct fairness keys. ``streamed``: the share of streams.
+    ``background``: left out when the rest is measured alone.
+    """
+
+    workload: str
+    label: str = "all"
+    rates: Steps = ()
+    users: Steps = ()
+    think: float = 0.0
+    clients: int = 20
+    streamed: float = 1.0
+    background: bool = False
+    habits: Habits = field(default_factory=Habits)
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """What counts as served in time, seconds; None: as long as the client waits. ``configured``: the gateway knows."""
+
+    ttft_short: float | None = None
+    ttft_long: float | None = None
+    tpot: float | None = None
+    configured: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hinting:
+    """The prober reads the engines' gauges every ``every`` seconds until ``until``; they arrive ``delay`` seconds old.
+
+    ``kv_usage`` falsifies that gauge.
+    """
+
+    every: float = 1.0
+    delay: float = 0.0
+    until: float = float("inf")
+    kv_usage: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One file."""
+
+    name: str
+    why: str
+    horizon: float
+    fleet: tuple[Machine, ...]
+    load: tuple[Load, ...]
+    bands: dict[str, dict[str, Band]]
+    measure_from: float = 0.0
+    oracle_limit: int = 0
+    seed: int = 0
+    cases: tuple[str, ...] = ()
+    objectives: Objectives = field(default_factory=Objectives)
+    hints: Hinting | None = None
+
+    def admission(self) -> AdmissionConfig:
+        """The gateway's settings: the defaults, and the objectives where they are configured."""
+        config = AdmissionConfig()
+        if not self.objectives.configured:
+            return config
+        short, long = config.queue.lanes
+        lanes = (_with_objective(short, self.objectives.ttft_short), _with_objective(long, self.objectives.ttft_long))
+        return replace(
+            config,
+            limit=replace(config.limit, tpot_objective=self.objectives.tpot),
+            queue=replace(config.queue, lanes=lanes),
+        )
+
+
+def _with_objective(lane: LaneConfig, ttft: float | None) -> LaneConfig:
+    """A lane waits for half of its objective at most, as settings make it."""
+    return lane if ttft is None else replace(lane, ttft_objective=ttft, max_wait=ttft / 2)
+
+
+def load(path: Path) -> Scenario:
+    """Read one file.
+
+    Raises:
+        TypeError: a key that nobody knows.
+        KeyError: an unknown profile.
+    """
+    table = tomllib.loads(path.read_text())
+    return Scenario(
+        name=path.stem,
+        fleet=tuple(_machine(name, dict(machine)) for name, machine in table.pop("fleet").items()),
+        load=tuple(_load(dict(kind)) for kind in table.pop("load")),
+        objectives=Objectives(**table.pop("objectives", {})),
+        hints=Hinting(**table.pop("hints")) if "hints" in table else None,
+        bands=_bands(table.pop("bands")),
+        cases=tuple(table.pop("cases", ())),
+        **table,
+    )
+
+
+def everything() -> list[Scenario]:
+    """All of the folder, by name."""
+    return [load(path) for path in sorted(FOLDER.glob("*.toml"))]
+
+
+def _machine(name: str, table: dict[str, Any]) -> Machine:
+    own = {key: table.pop(key) for key in ("speeds", "limit") if key in table}
+    profile = replace(PROFILES[table.pop("profile")], **table)
+    return Machine(name, profile, _steps(own.get("speeds", ())), own.get("limit"))
+
+
+def _load(table: dict[str, Any]) -> Load:
+    known = {entry.name for entry in fields(Load)}
+    for key in ("rates", "users"):
+        table[key] = _steps(table.get(key, ()))
+    if unknown := table.keys() - known:
+        raise TypeError(f"load: {sorted(unknown)} given, some of {sorted(known)} expected")
+    return Load(**table | {"habits": Habits(**table.get("habits", {}))})
+
+
+def _steps(table: Any) -> Steps:
+    return tuple((float(at), float(value)) for at, value in table)
+
+
+def _bands(table: dict[str, Any]) -> dict[str, dict[str, Band]]:
+    return {runs: {name: (low, high) for name, (low, high) in bands.items()} for runs, bands in table.items()}

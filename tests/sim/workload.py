@@ -1,0 +1,82 @@
+"""What is asked for: lengths of real requests, and when they arrive."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+Lengths = tuple[int, int]  # prompt tokens, output tokens
+DATA = Path(__file__).parent / "data"
+
+
+@cache
+def rows(name: str) -> tuple[Lengths, ...]:
+    """The lengths of one file of ``data/``."""
+    with (DATA / f"{name}.csv").open() as lines:
+        return tuple((int(row["input_tokens"]), int(row["output_tokens"])) for row in csv.DictReader(lines))
+
+
+def _scaled(name: str, prompt: float, output: float, at_most: float = math.inf) -> Sequence[Lengths]:
+    taken = [row for row in rows(name) if row[0] <= at_most]
+    return [(max(1, round(p * prompt)), max(1, round(o * output))) for p, o in taken]
+
+
+def _uniform(prompt: tuple[int, int], output: tuple[int, int]) -> Sequence[Lengths]:
+    """A fixed sample of evenly spread lengths, drawn once: the same for every run."""
+    chance = Random(0)
+    return [(chance.randint(*prompt), chance.randint(*output)) for _ in range(1000)]
+
+
+WORKLOADS: dict[str, Callable[[], Sequence[Lengths]]] = {
+    # First turns as vLLM's benchmark samples them from ShareGPT: mean 215 in, 198 out (vllm/benchmarks, 1000 prompts).
+    "sharegpt": lambda: _scaled("sharegpt_lengths_short", 0.57, 0.475),
+    # Turns with their history: mean 2313 in, 441 out.
+    "sharegpt-history": lambda: _scaled("sharegpt_lengths", 1.0, 1.0),
+    # Documents: 4K to 16K in, a chat's answer out.
+    "documents": lambda: [row for row in _scaled("mooncake_conversation", 1.0, 1.0, 16_000) if row[0] >= 4_000],
+    # Code completion: long prompt, a line or two of output (mean 2043 in, 27 out).
+    "code": lambda: _scaled("azure2023_code", 1.0, 1.0),
+    "conversation": lambda: _scaled("azure2023_conv", 1.0, 1.0),
+    # A few seconds of speech and its transcript.
+    "asr": lambda: _uniform((150, 450), (8, 24)),
+    # The context window of Llama 3 filled: one of these is half a minute of prefill on one A100.
+    "128k": lambda: _uniform((120_000, 128_000), (100, 300)),
+    # Every request the same: for figures that can be worked out by hand.
+    "constant": lambda: [(100, 100)],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """What a user wants, however many attempts it takes. Tokens are the true ones, which only the engine knows."""
+
+    id: int
+    prompt_tokens: int
+    output_tokens: int
+    stream: bool
+    client: str
+
+
+def wants(workload: str, seed: str, *, clients: int, streamed: float, first_id: int, label: str) -> Iterator[Want]:
+    """Draw from ``workload`` for ever; ``streamed`` is the share of streams."""
+    chance = Random(f"wants/{seed}")
+    lengths = WORKLOADS[workload]()
+    while True:
+        prompt, output = chance.choice(lengths)
+        client = f"{label}-{chance.randrange(clients)}"
+        yield Want(first_id, prompt, output, chance.random() < streamed, client)
+        first_id += 1
+
+
+def arrivals(rates: Sequence[tuple[float, float]], seed: str, until: float) -> Iterator[float]:
+    """Times of a Poisson process whose rate changes: ``rates`` are (from, per second), in order of time."""
+    chance = Random(f"arrivals/{seed}")
+    for (start, rate), end in zip(rates, [*(at for at, _ in rates[1:]), until], strict=True):
+        now = start
+        while rate > 0.0 and (now := now + chance.expovariate(rate)) < min(end, until):
+            yield now
