@@ -1,0 +1,108 @@
+"""What single values cannot show: settings that contradict each other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from gateway.settings.faults import Fault, nearest
+from gateway.settings.model import Settings, variable
+from gateway.settings.plain import lanes
+from gateway.settings.values import show_duration, show_size
+
+_EVERYWHERE: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not bound
+
+
+def cross_faults(settings: Settings) -> Iterator[Fault]:
+    """Every contradiction in otherwise right settings."""
+    for check in _CHECKS:
+        yield from check(settings)
+
+
+def _fault(problem: str, *fields: str, fatal: bool = True) -> Fault:
+    return Fault(variable(fields[0]), problem, frozenset(fields), fatal)
+
+
+def _limits(settings: Settings) -> Iterator[Fault]:
+    low, start, high = settings.limit_min, settings.limit_initial, settings.limit_max
+    if low > high:
+        yield _fault(f"got {low}, expected at most {variable('limit_max')}={high}", "limit_min", "limit_max")
+    elif not low <= start <= high:
+        yield _fault(
+            f"got {start:g}, expected {low} to {high} ({variable('limit_min')} to {variable('limit_max')})",
+            "limit_initial",
+            "limit_min",
+            "limit_max",
+        )
+
+
+def _cooldowns(settings: Settings) -> Iterator[Fault]:
+    first, longest = settings.breaker_cooldown, settings.breaker_cooldown_max
+    if first > longest:
+        most = f"{variable('breaker_cooldown_max')}={show_duration(longest)}"
+        yield _fault(f"got {show_duration(first)}, expected at most {most}", "breaker_cooldown", "breaker_cooldown_max")
+
+
+def _ports(settings: Settings) -> Iterator[Fault]:
+    hosts = {settings.host, settings.admin_host}
+    if settings.port == settings.admin_port != 0 and (len(hosts) == 1 or hosts & _EVERYWHERE):
+        yield _fault(f"got {settings.admin_port}, expected another port than {variable('port')}", "admin_port", "port")
+
+
+def _backends(settings: Settings) -> Iterator[Fault]:
+    for what in ("name", "url"):
+        for value, times in Counter(getattr(backend, what) for backend in settings.backends).items():
+            if times > 1:
+                yield _fault(f"{times} engines have the {what} {value!r}, expected each to have its own", "backends")
+
+
+def _lane_names(settings: Settings) -> Iterator[Fault]:
+    names = [name for name, _ in settings.lanes]
+    for field in ("lane_weights", "ttft_objective", "max_wait"):
+        for name in getattr(settings, field):
+            if name and name not in names:
+                yield _fault(
+                    f"no lane is named {name!r}, expected {' or '.join(names)}{nearest(name, names)}", field, "lanes"
+                )
+
+
+def _waits(settings: Settings) -> Iterator[Fault]:
+    for lane in lanes(settings):
+        if lane.ttft_objective is not None and lane.max_wait >= lane.ttft_objective:
+            yield _fault(
+                f"{lane.name!r} waits up to {show_duration(lane.max_wait)}, and who waits so long misses "
+                f"{variable('ttft_objective')}={show_duration(lane.ttft_objective)}; expected about half of it",
+                "max_wait",
+                "ttft_objective",
+                "lanes",
+                fatal=False,
+            )
+
+
+def _bodies(settings: Settings) -> Iterator[Fault]:
+    if settings.queue_max_bytes < settings.max_body_size:
+        yield _fault(
+            f"got {show_size(settings.queue_max_bytes)}: a body of {variable('max_body_size')}="
+            f"{show_size(settings.max_body_size)} can never wait; expected at least that",
+            "queue_max_bytes",
+            "max_body_size",
+            fatal=False,
+        )
+
+
+def _tls(settings: Settings) -> Iterator[Fault]:
+    if settings.tls_key is not None and settings.tls_cert is None:
+        yield _fault(f"a key without {variable('tls_cert')}, expected both", "tls_key", "tls_cert")
+
+
+_CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
+    _limits,
+    _cooldowns,
+    _ports,
+    _backends,
+    _lane_names,
+    _waits,
+    _bodies,
+    _tls,
+)

@@ -1,0 +1,367 @@
+"""Every setting of the gateway: one model, prefix ``GATEWAY_``; one class a section, in the order of the documents.
+
+A setting is added here, mapped in ``gateway/app.py``, and ``python -m gateway.settings`` writes it into the
+documents. Defaults come from the config of the room that the setting tunes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel, Field
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from gateway.admission.config import BreakerConfig, EstimatorConfig, LimitConfig, QueueConfig, ShedConfig
+from gateway.settings.values import (
+    Backends,
+    Buckets,
+    Bytes,
+    File,
+    Flag,
+    Header,
+    Host,
+    Lanes,
+    LaneSeconds,
+    LaneWeights,
+    LogFormat,
+    LogLevel,
+    Number,
+    Port,
+    Ratio,
+    Seconds,
+    Secret,
+    Text,
+    Tokens,
+    Whole,
+)
+
+PREFIX: Final = "GATEWAY_"
+
+_LIMIT: Final = LimitConfig()
+_QUEUE: Final = QueueConfig()
+_SHED: Final = ShedConfig()
+_ESTIMATOR: Final = EstimatorConfig()
+_BREAKER: Final = BreakerConfig()
+
+
+class _Engines(BaseModel):
+    """The engines behind the gateway.
+
+    The short form is a list of URLs. The JSON form takes for each engine `url` and, where wanted, `name` (default:
+    host:port; it names the engine in metrics and logs), `kind` (the engine family, for its health and its gauges),
+    `models` (default: whatever is asked), `api_key` (sent as bearer token in place of the client's), `limit`
+    (a fixed concurrency instead of the adaptive one) and `weight`.
+    """
+
+    backends: Backends = Field(
+        default=(),
+        description="The engines. Unset: an embedded emulated engine, to look around.",
+        examples=[
+            "http://gpu1:8000,http://gpu2:8000",
+            '[{"name": "a", "url": "http://gpu1:8000", "models": ["qwen3-8b"], "limit": 32}]',
+        ],
+    )
+
+
+class _Listeners(BaseModel):
+    """Where the gateway listens.
+
+    On the admin port `/livez`, `/readyz` and `/metrics` answer everybody; all else there (`/state`) answers loopback
+    only, or whoever gives the token as `Authorization: Bearer ...`.
+    """
+
+    host: Host = Field(default="0.0.0.0", description="Address for clients.")  # noqa: S104 - a gateway is there to be reached
+    port: Port = Field(default=8080, description="Port for clients.")
+    admin_host: Host = Field(default="0.0.0.0", description="Address for probes, metrics and state.")  # noqa: S104 - the same
+    admin_port: Port = Field(default=8081, description="Port for probes, metrics and state.")
+    admin_token: Secret | None = Field(
+        default=None, description="Token that opens the admin port to other than loopback."
+    )
+
+
+class _Objectives(BaseModel):
+    """What is fast enough. Without objectives the gateway keeps each engine near its knee by itself."""
+
+    ttft_objective: LaneSeconds = Field(
+        default={},
+        description="Time to first token that clients expect; a bare value is for the first (short) lane.",
+        examples=["1", "short=1,long=8"],
+    )
+    tpot_objective: Annotated[Seconds, Gt(0)] | None = Field(
+        default=None, description="Time per output token that clients expect.", examples=["50ms"]
+    )
+    objective_headroom: Annotated[Ratio, Gt(0), Le(1)] = Field(
+        default=_LIMIT.objective_headroom,
+        description="Share of the TPOT objective that the mean pace is held at: single answers spread around it.",
+    )
+
+
+class _Queue(BaseModel):
+    """Who waits, and for how long: lanes by predicted length, so that short requests pass long ones."""
+
+    lanes: Lanes = Field(
+        default=tuple((lane.name, lane.threshold) for lane in _QUEUE.lanes),
+        description="Lanes, each for requests of up to so many predicted tokens (prompt and output).",
+        examples=["short=1000,long", "short=500,medium=8000,long"],
+    )
+    lane_weights: LaneWeights = Field(
+        default={},
+        description="Shares of the engine while all lanes wait; a bare value is for the first lane. "
+        "Unset: 2 in the first lane and 1 in the others.",
+        examples=["short=2,long=1"],
+    )
+    max_wait: LaneSeconds = Field(
+        default={},
+        description="How long a request may wait; a bare value is for all lanes. Unset: half of the lane's TTFT "
+        "objective, else 1 s in the first lane and 4 s in the others.",
+        examples=["500ms", "short=1,long=4"],
+    )
+    queue_max_requests: Annotated[Whole, Ge(0)] = Field(
+        default=_QUEUE.max_requests, description="Requests that may wait in all. 0: nobody waits."
+    )
+    queue_max_bytes: Annotated[Bytes, Ge(0)] = Field(
+        default=_QUEUE.max_bytes, description="Request bodies that may wait in all, in bytes."
+    )
+    lane_quantum: Annotated[Number, Gt(0)] = Field(
+        default=_QUEUE.lane_quantum, description="Cost served per visit of a lane (an output token costs 1)."
+    )
+    client_quantum: Annotated[Number, Gt(0)] = Field(
+        default=_QUEUE.client_quantum, description="Cost served per visit of a client inside its lane."
+    )
+    reserve_short: Annotated[Ratio, Ge(0), Le(1)] = Field(
+        default=_QUEUE.reserve_short,
+        description="Share of each limit kept for the first lane; 0.3 where several gateways share an engine.",
+    )
+    long_prefills: Annotated[Whole, Ge(0)] = Field(
+        default=_QUEUE.long_prefills,
+        description="Requests of the last lane that may be before their first token on one engine. 0: no bound.",
+    )
+
+
+class _Limit(BaseModel):
+    """How many requests may run on one engine: found by itself from the pace of the answers."""
+
+    limit_initial: Annotated[Number, Ge(1)] = Field(default=_LIMIT.initial, description="Where the limit starts.")
+    limit_min: Annotated[Whole, Ge(1)] = Field(default=_LIMIT.minimum, description="The limit never falls below.")
+    limit_max: Annotated[Whole, Ge(1)] = Field(default=_LIMIT.maximum, description="The limit never rises above.")
+    limit_window: Annotated[Seconds, Gt(0)] = Field(
+        default=_LIMIT.window, description="Time between two decisions, at least."
+    )
+    limit_tolerance: Annotated[Number, Gt(1)] = Field(
+        default=_LIMIT.tolerance,
+        description="Multiple of the unloaded pace that the pace may grow to where no objective is set.",
+    )
+    limit_tolerance_non_streamed: Annotated[Number, Gt(1)] = Field(
+        default=_LIMIT.tolerance_non_streamed, description="The same where most answers are not streamed."
+    )
+    token_limit: Annotated[Tokens, Ge(1)] | None = Field(
+        default=_LIMIT.token_limit, description="Fixed bound on the KV tokens in flight on one engine. Unset: learned."
+    )
+
+
+class _Shedding(BaseModel):
+    """What refused clients are told, and how storms of retries end."""
+
+    retry_after_max: Annotated[Seconds, Ge(1)] = Field(
+        default=_SHED.retry_after_max, description="The longest Retry-After that is given."
+    )
+    overload_ratio: Annotated[Number, Gt(1)] = Field(
+        default=_SHED.overload_ratio, description="Arrived work over dispatched work that counts as overload."
+    )
+    overload_after: Annotated[Seconds, Ge(0)] = Field(
+        default=_SHED.overload_after, description="How long overload lasts before clients are told not to retry."
+    )
+    retry_budget: Annotated[Ratio, Ge(0), Le(1)] = Field(
+        default=_SHED.retry_budget, description="Share of retries among arrivals that is taken while overloaded."
+    )
+
+
+class _Estimator(BaseModel):
+    """What is assumed of a request's length until the engine's own counts have taught better."""
+
+    bytes_per_token: Annotated[Number, Gt(0)] = Field(
+        default=_ESTIMATOR.bytes_per_token, description="UTF-8 bytes of prompt text to a token."
+    )
+    tokens_per_message: Annotated[Number, Ge(0)] = Field(
+        default=_ESTIMATOR.tokens_per_message, description="Tokens that the chat template adds to each message."
+    )
+    default_output_tokens: Annotated[Tokens, Ge(1)] = Field(
+        default=_ESTIMATOR.default_output, description="Output of a request that nothing is known about."
+    )
+    prompt_weight: Annotated[Ratio, Gt(0)] = Field(
+        default=_ESTIMATOR.prompt_weight, description="Cost of a prompt token against an output token."
+    )
+
+
+class _Breaker(BaseModel):
+    """When an engine counts as dead, and when it is tried again."""
+
+    breaker_failures: Annotated[Whole, Ge(1)] = Field(
+        default=_BREAKER.failures, description="Failures in a row (no connection, or 5xx) that take an engine out."
+    )
+    breaker_cooldown: Annotated[Seconds, Gt(0)] = Field(
+        default=_BREAKER.cooldown, description="How long it stays out at first; doubled at each relapse."
+    )
+    breaker_cooldown_max: Annotated[Seconds, Gt(0)] = Field(
+        default=_BREAKER.cooldown_max, description="The longest time it stays out."
+    )
+    breaker_silence: Annotated[Seconds, Gt(0)] = Field(
+        default=_BREAKER.silence,
+        description="Time without a byte from any running request after which it counts as hung.",
+    )
+
+
+class _Clients(BaseModel):
+    """What clients may send, and how they are told apart."""
+
+    max_body_size: Annotated[Bytes, Ge(1)] = Field(
+        default=64 * 1024 * 1024, description="The largest request body; a larger one gets 413."
+    )
+    max_request_line: Annotated[Bytes, Ge(256)] = Field(default=16 * 1024, description="The longest request line.")
+    max_header_size: Annotated[Bytes, Ge(256)] = Field(default=64 * 1024, description="The longest header field.")
+    max_headers: Annotated[Whole, Ge(16)] = Field(default=256, description="Header fields of one request.")
+    client_header: Header | None = Field(
+        default=None,
+        description="Header that names the client, for fair shares. Unset: the API key (hashed), else the address.",
+        examples=["x-tenant"],
+    )
+    client_keepalive: Annotated[Seconds, Gt(0)] = Field(
+        default=75.0, description="How long an idle connection of a client is kept."
+    )
+    client_timeout: Annotated[Seconds, Gt(0)] = Field(
+        default=120.0, description="A client that takes or sends no byte for so long is gone."
+    )
+    backlog: Annotated[Whole, Ge(1)] = Field(default=4096, description="Connections that may wait to be accepted.")
+    allow_admin_routes: Flag = Field(
+        default=False,
+        description="Pass the engines' own administration (sleep, LoRA loading, stopService ...) to clients.",
+    )
+    drain_grace: Annotated[Seconds, Ge(0)] = Field(
+        default=30.0, description="After SIGTERM, how long running requests may go on before they are cut."
+    )
+
+
+class _Upstream(BaseModel):
+    """How the engines are spoken to, and asked for their health. Nothing bounds the length of an answer as a whole."""
+
+    connect_timeout: Annotated[Seconds, Gt(0)] = Field(default=5.0, description="Time to connect to an engine.")
+    connect_attempts: Annotated[Whole, Ge(1)] = Field(
+        default=3, description="Engines tried in turn for one request while nothing of it was sent."
+    )
+    first_byte_timeout: Annotated[Seconds, Ge(0)] = Field(
+        default=600.0, description="Silence before the first byte of a streamed answer. 0: no bound."
+    )
+    answer_timeout: Annotated[Seconds, Ge(0)] = Field(
+        default=3600.0, description="Silence before an answer that is not streamed. 0: no bound."
+    )
+    idle_timeout: Annotated[Seconds, Ge(0)] = Field(
+        default=300.0, description="Silence between two bytes of an answer. 0: no bound."
+    )
+    upstream_keepalive: Annotated[Seconds, Ge(0)] = Field(
+        default=4.0,
+        description="How long an idle connection to an engine is kept; below the engine's own (uvicorn: 5 s).",
+    )
+    upstream_max_idle: Annotated[Whole, Ge(0)] = Field(default=256, description="Idle connections kept to one engine.")
+    models_timeout: Annotated[Seconds, Gt(0)] = Field(
+        default=5.0, description="Time an engine has to name its models where /v1/models is the union of several."
+    )
+    probe_interval: Annotated[Seconds, Gt(0)] = Field(default=2.0, description="Time between two probes of an engine.")
+    probe_timeout: Annotated[Seconds, Gt(0)] = Field(
+        default=5.0,
+        description="Time an engine has to answer a probe. A slow answer is no failure: a busy engine is slow.",
+    )
+    probe_failures: Annotated[Whole, Ge(1)] = Field(
+        default=3, description="Failures in a row that make an engine down."
+    )
+    probe_successes: Annotated[Whole, Ge(1)] = Field(default=2, description="Answers in a row that make it up again.")
+    tls_verify: Flag = Field(default=True, description="Check the certificates of engines with an https URL.")
+    tls_ca: File | None = Field(default=None, description="PEM file of the authorities. Unset: the system's.")
+    tls_cert: File | None = Field(
+        default=None, description="PEM file of the client certificate, where engines ask for one."
+    )
+    tls_key: File | None = Field(default=None, description="PEM file of its key, where it is not in the same file.")
+
+
+class _Telemetry(BaseModel):
+    """Logs and metrics."""
+
+    access_log: Text = Field(
+        default="stdout",
+        description="Where the line of JSON for each request goes: stdout, stderr, off, or a file's path.",
+        examples=["/var/log/gateway/access.log"],
+    )
+    log_level: LogLevel = Field(default="info", description="What the process log tells.")
+    log_format: LogFormat = Field(default="plain", description="How the process log is written.")
+    metrics_max_models: Annotated[Whole, Ge(1)] = Field(
+        default=50, description="Models with series of their own; the others are counted as `other`."
+    )
+    metrics_max_clients: Annotated[Whole, Ge(0)] = Field(
+        default=0, description="Clients with series of their own. 0: no series by client."
+    )
+    metrics_buckets: Buckets = Field(
+        default={},
+        description="Bucket edges that replace the built-in ones, by metric name.",
+        examples=['{"gateway_queue_wait_seconds": [0.1, 1, 10]}'],
+    )
+
+
+class _Emulator(BaseModel):
+    """The emulated engine that `serve` embeds where no engines are set; `gateway emulate` runs one by itself."""
+
+    emulator_profile: Text = Field(
+        default="a100-llama3-8b", description="The engine to emulate; `gateway emulate --list`."
+    )
+
+
+SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
+    ("Engines", _Engines),
+    ("Listeners", _Listeners),
+    ("Objectives", _Objectives),
+    ("Clients", _Clients),
+    ("Talking to the engines", _Upstream),
+    ("Queue", _Queue),
+    ("Concurrency limit", _Limit),
+    ("Shedding and retries", _Shedding),
+    ("Length estimates", _Estimator),
+    ("Circuit breaker", _Breaker),
+    ("Logs and metrics", _Telemetry),
+    ("Emulated engine", _Emulator),
+)
+
+
+class Settings(
+    _Emulator,
+    _Telemetry,
+    _Breaker,
+    _Estimator,
+    _Shedding,
+    _Limit,
+    _Queue,
+    _Upstream,
+    _Clients,
+    _Objectives,
+    _Listeners,
+    _Engines,
+    BaseSettings,
+):
+    """All settings. ``load`` gives the values, so that it knows where each came from; nothing is read here."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - the signature of the library
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the same
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what ``load`` gives and nothing else."""
+        return (init_settings,)
+
+
+def variable(field: str) -> str:
+    """Name of a field's environment variable."""
+    return PREFIX + field.upper()

@@ -1,0 +1,117 @@
+"""Settings -> the plain frozen values that the rooms inside take."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gateway.admission.config import (
+    AdmissionConfig,
+    BreakerConfig,
+    EstimatorConfig,
+    LaneConfig,
+    LimitConfig,
+    QueueConfig,
+    ShedConfig,
+)
+from gateway.model import Backend
+from gateway.settings.model import Settings
+
+_FIRST_WAIT: Final = 1.0  # seconds: a person in a chat does not mind a second
+_OTHER_WAIT: Final = 4.0
+_FIRST_WEIGHT: Final = 2.0
+_OTHER_WEIGHT: Final = 1.0
+
+
+def backends(settings: Settings) -> tuple[Backend, ...]:
+    """The configured engines; empty where none are."""
+    return tuple(
+        Backend(
+            name=backend.name,
+            url=backend.url,
+            kind=backend.kind,
+            models=backend.models,
+            api_key=backend.api_key.get_secret_value() if backend.api_key else None,
+            limit=backend.limit,
+            weight=backend.weight,
+        )
+        for backend in settings.backends
+    )
+
+
+def admission_config(settings: Settings) -> AdmissionConfig:
+    """Everything that decides."""
+    return AdmissionConfig(
+        _limit(settings), _queue(settings), _shed(settings), _estimator(settings), _breaker(settings)
+    )
+
+
+def lanes(settings: Settings) -> tuple[LaneConfig, ...]:
+    """The lanes; a lane waits half of its TTFT objective where that is set and no wait is given."""
+    return tuple(
+        _lane(settings, name, threshold, first=index == 0) for index, (name, threshold) in enumerate(settings.lanes)
+    )
+
+
+def _lane(settings: Settings, name: str, threshold: int | None, *, first: bool) -> LaneConfig:
+    bare = "" if first else name  # a bare weight or objective is the first lane's
+    weight = settings.lane_weights.get(name, settings.lane_weights.get(bare))
+    objective = settings.ttft_objective.get(name, settings.ttft_objective.get(bare))
+    wait = settings.max_wait.get(name, settings.max_wait.get(""))
+    if wait is None:
+        wait = objective / 2.0 if objective is not None else _FIRST_WAIT if first else _OTHER_WAIT
+    if weight is None:
+        weight = _FIRST_WEIGHT if first else _OTHER_WEIGHT
+    return LaneConfig(name, threshold, weight, objective, wait)
+
+
+def _limit(settings: Settings) -> LimitConfig:
+    return LimitConfig(
+        initial=settings.limit_initial,
+        minimum=settings.limit_min,
+        maximum=settings.limit_max,
+        window=settings.limit_window,
+        tolerance=settings.limit_tolerance,
+        tolerance_non_streamed=settings.limit_tolerance_non_streamed,
+        tpot_objective=settings.tpot_objective,
+        objective_headroom=settings.objective_headroom,
+        token_limit=settings.token_limit,
+    )
+
+
+def _queue(settings: Settings) -> QueueConfig:
+    return QueueConfig(
+        lanes=lanes(settings),
+        lane_quantum=settings.lane_quantum,
+        client_quantum=settings.client_quantum,
+        max_requests=settings.queue_max_requests,
+        max_bytes=settings.queue_max_bytes,
+        reserve_short=settings.reserve_short,
+        long_prefills=settings.long_prefills,
+    )
+
+
+def _shed(settings: Settings) -> ShedConfig:
+    return ShedConfig(
+        retry_after_max=settings.retry_after_max,
+        overload_ratio=settings.overload_ratio,
+        overload_after=settings.overload_after,
+        retry_budget=settings.retry_budget,
+    )
+
+
+def _estimator(settings: Settings) -> EstimatorConfig:
+    return EstimatorConfig(
+        bytes_per_token=settings.bytes_per_token,
+        tokens_per_message=settings.tokens_per_message,
+        default_output=settings.default_output_tokens,
+        prompt_weight=settings.prompt_weight,
+    )
+
+
+def _breaker(settings: Settings) -> BreakerConfig:
+    return BreakerConfig(
+        failures=settings.breaker_failures,
+        cooldown=settings.breaker_cooldown,
+        cooldown_max=settings.breaker_cooldown_max,
+        silence=settings.breaker_silence,
+    )

@@ -1,0 +1,395 @@
+"""How the values of settings are spelt: durations, sizes, lanes, backends; and how they are shown without secrets."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
+
+from annotated_types import Ge, Gt, Le
+from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic_settings import NoDecode
+
+MASK: Final = "***"
+_SHOWN: Final = 160  # characters of a wrong value that a fault shows
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ms|s|m|h|)")
+_SECONDS: Final = {"ms": 0.001, "": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)(b?)", re.IGNORECASE)
+_SECRET_NAME: Final = re.compile(r"key|token|secret|password|authorization|credential", re.IGNORECASE)
+_LANE_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One way of spelling: what a fault says was expected, the unit values are held in, and how they are shown."""
+
+    expected: str
+    unit: str = ""
+    show: Callable[[Any], str] = str
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Numbers with units
+# --------------------------------------------------------------------------------------------------------------
+
+
+def parse_duration(value: object) -> object:
+    """``2``, ``500ms``, ``1.5s``, ``1m30s`` -> seconds.
+
+    Raises:
+        ValueError: it is a text and none of these.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip().lower()
+    parts = _DURATION.findall(text)
+    if not parts or _DURATION.sub("", text).strip() or (len(parts) > 1 and any(not unit for _, unit in parts)):
+        raise ValueError
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def show_duration(seconds: float) -> str:
+    """Seconds as ``parse_duration`` reads them."""
+    return f"{seconds * 1000.0:.10g}ms" if 0.0 < seconds < 1.0 else f"{seconds:.10g}s"
+
+
+def parse_size(value: object) -> object:
+    """``1048576``, ``512KiB``, ``64MiB``, ``64MB`` -> bytes; units with an i are powers of 1024.
+
+    Raises:
+        ValueError: it is a text and none of these.
+    """
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or (match[3] and not match[2]):
+        raise ValueError
+    return round(float(match[1]) * (1024 if match[3] else 1000) ** " kmg".index(match[2].lower() or " "))
+
+
+def show_size(size: int) -> str:
+    """Bytes as ``parse_size`` reads them."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if size and size % 1024**power == 0:
+            return f"{size // 1024**power}{unit}"
+    return str(size)
+
+
+def _number(value: float) -> str:
+    return f"{value:.10g}"
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Lanes
+# --------------------------------------------------------------------------------------------------------------
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    """``a=1, b`` -> [("a", "1"), ("b", "")]."""
+    items = [item.strip() for item in text.split(",") if item.strip()]
+    return [(name.strip(), given.strip()) for name, _, given in (item.partition("=") for item in items)]
+
+
+def parse_lanes(value: object) -> object:
+    """``short=1000,long`` -> (("short", 1000), ("long", None)): lanes by ascending bound, the last without one.
+
+    Raises:
+        ValueError: with what is wrong.
+    """
+    if not isinstance(value, str):
+        return value
+    lanes: list[tuple[str, int | None]] = []
+    for name, bound in _pairs(value):
+        if not _LANE_NAME.fullmatch(name):
+            raise ValueError(f"{name!r} is no lane name: small letters, digits, - and _")
+        if bound and not (bound.isdecimal() and int(bound) > 0):
+            raise ValueError(f"the bound of {name!r} is {bound!r}, not a number of tokens")
+        lanes.append((name, int(bound) if bound else None))
+    bounds = [bound for _, bound in lanes]
+    if not lanes or bounds[-1] is not None or None in bounds[:-1]:
+        raise ValueError("the last lane, and only that, has no bound")
+    finite = [bound for bound in bounds if bound is not None]
+    if finite != sorted(set(finite)) or len({name for name, _ in lanes}) < len(lanes):
+        raise ValueError("bounds ascend and names differ")
+    return tuple(lanes)
+
+
+def _per_lane(parse: Callable[[object], object], value: object) -> object:
+    """``short=1,long=8`` -> {"short": 1, "long": 8}; a bare value goes under the empty name."""
+    if not isinstance(value, str):
+        return value
+    found: dict[str, object] = {}
+    for name, given in _pairs(value):
+        lane, text = (name, given) if given else ("", name)
+        number = parse(text)
+        if lane in found or not isinstance(number, float) or not number > 0.0:
+            raise ValueError
+        found[lane] = number
+    if "" in found and len(found) > 1:
+        raise ValueError
+    return found
+
+
+def parse_lane_durations(value: object) -> object:
+    """Seconds for each lane: see ``_per_lane``."""
+    return _per_lane(parse_duration, value)
+
+
+def parse_lane_weights(value: object) -> object:
+    """A number for each lane: see ``_per_lane``."""
+    return _per_lane(lambda text: float(str(text)), value)
+
+
+def _show_lanes(lanes: tuple[tuple[str, int | None], ...]) -> str:
+    return ",".join(name if bound is None else f"{name}={bound}" for name, bound in lanes)
+
+
+def _show_per_lane(show: Callable[[float], str]) -> Callable[[dict[str, float]], str]:
+    return lambda found: ",".join(f"{lane}={show(value)}" if lane else show(value) for lane, value in found.items())
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Backends
+# --------------------------------------------------------------------------------------------------------------
+
+
+def clean_url(url: str) -> str:
+    """The root of an engine: without the slashes and the ``/v1`` that clients append to their base URL.
+
+    Raises:
+        ValueError: not an http(s) URL with a host, or it carries credentials, a query or a fragment.
+    """
+    parts = urlsplit(url.strip())
+    if "@" in parts.netloc:
+        raise ValueError("it carries credentials: give api_key in the JSON form instead")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError
+    if re.search(r"\s", url.strip()) or not _HOST.fullmatch(parts.hostname) or parts.port == 0:  # .port may raise
+        raise ValueError
+    return url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+class BackendSettings(BaseModel):
+    """One engine in GATEWAY_BACKENDS."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=100)]
+    url: Annotated[str, AfterValidator(clean_url)]
+    kind: Annotated[str, Field(min_length=1)] = "openai"
+    models: tuple[str, ...] = ()
+    api_key: Annotated[SecretStr, Field(min_length=1)] | None = None
+    limit: Annotated[int, Ge(1)] | None = None
+    weight: Annotated[float, AllowInfNan(False), Gt(0)] = 1.0
+
+
+BACKEND_FIELDS: Final = {
+    "name": "a name of 1 to 100 characters (default: host:port)",
+    "url": "an http:// or https:// URL with a host, without credentials, query or fragment",
+    "kind": "the name of an engine family, such as openai or mindie",
+    "models": "a list of model names",
+    "api_key": "a text that is not empty",
+    "limit": "a whole number of at least 1",
+    "weight": "a number above 0",
+}
+
+
+def parse_backends(value: object) -> object:
+    """``http://a:8000, http://b:8000`` or a JSON list of objects -> a list of dicts, each with at least a name.
+
+    Raises:
+        ValueError: it begins like JSON and is none.
+    """
+    if not isinstance(value, str):
+        return value
+    text = value.strip()
+    entries: object
+    if text[:1] in {"[", "{", '"'}:
+        try:
+            entries = json.loads(text)
+        except ValueError as error:
+            where = f" at character {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+            raise ValueError(f"the JSON breaks{where}") from None
+    elif "@" in text:
+        raise ValueError("a URL carries credentials: give api_key in the JSON form instead")
+    else:
+        entries = [item.strip() for item in text.split(",") if item.strip()]
+    return [_backend(entry) for entry in (entries if isinstance(entries, list) else [entries])]
+
+
+def _backend(entry: object) -> object:
+    if isinstance(entry, str):
+        entry = {"url": entry}
+    if isinstance(entry, dict) and isinstance(entry.get("url"), str) and "name" not in entry:
+        entry = {"name": entry["url"].partition("://")[2].partition("/")[0] or entry["url"], **entry}
+    if isinstance(entry, dict) and isinstance(entry.get("models"), str):
+        entry = {**entry, "models": [model.strip() for model in entry["models"].split(",") if model.strip()]}
+    return entry
+
+
+def show_backends(backends: tuple[BackendSettings, ...]) -> str:
+    """As ``parse_backends`` reads them, keys masked."""
+    plain = all(backend == BackendSettings.model_validate(_backend(backend.url)) for backend in backends)
+    if plain:
+        return ",".join(backend.url for backend in backends)
+    return json.dumps(
+        [
+            backend.model_dump(mode="json", exclude_defaults=True) | ({"api_key": MASK} if backend.api_key else {})
+            for backend in backends
+        ]
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Showing what was given
+# --------------------------------------------------------------------------------------------------------------
+
+
+def masked(text: str) -> str:
+    """``text`` for a message: without credentials in URLs and without the secrets of a JSON value, and not too long."""
+    stripped = text.strip()
+    if stripped[:1] in {"[", "{"}:
+        try:
+            shown = json.dumps(_without_secrets(json.loads(stripped)), ensure_ascii=False)
+        except ValueError:
+            return f"a text of {len(text)} characters (not shown: it may hold keys)"
+    else:
+        shown = _without_credentials(text)
+    return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "...")
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a setting or a key of this name may hold a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def _without_secrets(value: object) -> object:
+    if isinstance(value, dict):
+        known = BACKEND_FIELDS.keys() - {"api_key"}
+        return {key: _without_secrets(inner) if key in known else MASK for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(inner) for inner in value]
+    return _without_credentials(value) if isinstance(value, str) else value
+
+
+def _without_credentials(text: str) -> str:
+    """Mask all up to the last @, and what follows a question mark: rather too much than a part of a password."""
+    text = re.sub(r"(//|^(?!.*//)).*@", r"\1" + MASK + "@", text, flags=re.DOTALL)
+    return re.sub(r"\?.*", "?" + MASK, text, flags=re.DOTALL)
+
+
+# --------------------------------------------------------------------------------------------------------------
+# The types of the settings
+# --------------------------------------------------------------------------------------------------------------
+
+
+def _host(value: str) -> str:
+    if not _HOST.fullmatch(value):
+        raise ValueError
+    return value
+
+
+def _readable(value: str) -> str:
+    try:
+        with Path(value).open("rb"):
+            return value
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+
+
+def parse_buckets(value: object) -> object:
+    """``{"queue_wait_seconds": [0.1, 1, 10]}`` -> {"queue_wait_seconds": (0.1, 1.0, 10.0)}.
+
+    Raises:
+        ValueError: with what is wrong.
+    """
+    if not isinstance(value, str):
+        return value
+    found = json.loads(value)
+    if not isinstance(found, dict):
+        raise ValueError("no JSON object")  # noqa: TRY004 - what the model turns into a fault
+    for name, edges in found.items():
+        numbers = isinstance(edges, list) and all(type(edge) in {int, float} and edge > 0 for edge in edges)
+        if not numbers or not edges or sorted(set(edges)) != edges:
+            raise ValueError(f"the edges of {name!r} are not positive rising numbers")
+    return {name: tuple(float(edge) for edge in edges) for name, edges in found.items()}
+
+
+def _printable(value: SecretStr) -> SecretStr:
+    if not re.fullmatch(r"[!-~]+", value.get_secret_value()):
+        raise ValueError
+    return value
+
+
+Seconds = Annotated[
+    float,
+    BeforeValidator(parse_duration),
+    AllowInfNan(False),
+    Kind("a duration such as 2, 500ms, 1.5s or 1m", "seconds", show_duration),
+]
+Bytes = Annotated[int, BeforeValidator(parse_size), Kind("a size such as 1048576, 512KiB or 64MiB", "bytes", show_size)]
+Whole = Annotated[int, Kind("a whole number")]
+Tokens = Annotated[int, Kind("a whole number", "tokens")]
+Number = Annotated[float, AllowInfNan(False), Kind("a number", "", _number)]
+Ratio = Annotated[float, AllowInfNan(False), Kind("a number", "ratio", _number)]
+Flag = Annotated[bool, Kind("true or false", "", _flag)]
+Text = Annotated[str, Field(min_length=1), Kind("a text")]
+File = Annotated[str, AfterValidator(_readable), Kind("a file that can be read")]
+Header = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), Kind("the name of a header")]
+Host = Annotated[str, AfterValidator(_host), Kind("an address to listen on, such as 0.0.0.0, 127.0.0.1 or ::")]
+Port = Annotated[
+    int,
+    Ge(0),
+    Le(65535),
+    Kind("a port number (0: any free port)"),
+]
+Secret = Annotated[
+    SecretStr, AfterValidator(_printable), Kind("a text of printable ASCII without spaces", "", lambda _: MASK)
+]
+Lanes = Annotated[
+    tuple[tuple[str, int | None], ...],
+    NoDecode,
+    BeforeValidator(parse_lanes),
+    Kind("lanes with ascending bounds, the last without one, such as short=1000,long", "tokens", _show_lanes),
+]
+LaneSeconds = Annotated[
+    dict[str, float],
+    NoDecode,
+    BeforeValidator(parse_lane_durations),
+    Kind("a duration or one for each lane, such as 1 or short=1,long=8", "seconds", _show_per_lane(show_duration)),
+]
+LaneWeights = Annotated[
+    dict[str, float],
+    NoDecode,
+    BeforeValidator(parse_lane_weights),
+    Kind("a positive number for each lane, such as short=2,long=1", "ratio", _show_per_lane(_number)),
+]
+Backends = Annotated[
+    tuple[BackendSettings, ...],
+    NoDecode,
+    BeforeValidator(parse_backends),
+    Kind(
+        "URLs separated by commas, or a JSON list of objects with url and any of "
+        "name, kind, models, api_key, limit, weight",
+        "",
+        show_backends,
+    ),
+]
+Buckets = Annotated[
+    dict[str, tuple[float, ...]],
+    NoDecode,
+    BeforeValidator(parse_buckets),
+    Kind("a JSON object of metric names with lists of rising numbers", "seconds", json.dumps),
+]
+LogFormat = Annotated[Literal["plain", "json"], Kind("plain or json")]
+LogLevel = Annotated[Literal["debug", "info", "warning", "error"], Kind("debug, info, warning or error")]
