@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from gateway.model import GatewayState
+from gateway.model import BackendState, GatewayState
+
+
+_ELIGIBLE: Final = frozenset({"up", "unknown"})
+_SETTLED: Final = 30.0  # seconds after which probes have found a dead engine dead
 
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """``degraded``: ready, but some backend is out. ``reasons``: one short sentence each."""
+    """``degraded``: ready, but some backend is out. ``reasons``: one short sentence each, none where all is well."""
 
     ready: bool
     degraded: bool
@@ -18,12 +24,41 @@ class Readiness:
 
 
 class ReadinessCheck:
-    """Ready from the moment any backend was reachable until the gateway drains."""
+    """Ready from the moment any backend was reachable until the gateway drains.
 
-    def __init__(self, state: Callable[[], GatewayState]) -> None:
-        """``state`` is admission's."""
-        raise NotImplementedError
+    Once ready, backends that go down only degrade it: engines miss probes when they are busy, and taking every
+    gateway out of service for that would turn a slow moment into an outage.
+    """
+
+    def __init__(self, state: Callable[[], GatewayState], clock: Callable[[], float] = time.monotonic) -> None:
+        """``state`` is admission's; ``clock`` gives seconds."""
+        self._state = state
+        self._clock = clock
+        self._began = clock()
+        self._reached = False
 
     def __call__(self) -> Readiness:
         """Look now."""
-        raise NotImplementedError
+        state = self._state()
+        self._reached = self._reached or any(map(self._reachable, state.backends))
+        out = tuple(each for each in state.backends if each.health not in _ELIGIBLE)
+        if state.draining:
+            return Readiness(ready=False, degraded=False, reasons=("draining: the gateway is shutting down",))
+        if not self._reached:
+            return Readiness(
+                ready=False, degraded=False, reasons=("no backend has answered yet", *_told(state.backends))
+            )
+        return Readiness(ready=True, degraded=bool(out), reasons=_told(out))
+
+    def _reachable(self, backend: BackendState) -> bool:
+        """It answers probes or has put out tokens, or is unknown for long.
+
+        An engine that has no health route answers probes with 404: that is unknown for ever, and no reason to wait.
+        """
+        if backend.health == "up" or backend.pace is not None:
+            return True
+        return backend.health == "unknown" and self._clock() - self._began >= _SETTLED
+
+
+def _told(backends: Iterable[BackendState]) -> tuple[str, ...]:
+    return tuple(f"backend {each.name} is {each.health}" for each in backends)

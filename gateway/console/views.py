@@ -1,0 +1,59 @@
+"""JSON views of what admission knows."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.model import BackendState, GatewayState, LaneState
+
+
+def state_view(state: GatewayState) -> dict[str, Any]:
+    """All of ``state``; seconds and tokens as in the model, rounded for the eye. URLs lose their credentials."""
+    return {
+        "draining": state.draining,
+        "overloaded": state.overloaded,
+        "retries_seen": {"kept": state.retries_seen.get(True, 0), "early": state.retries_seen.get(False, 0)},
+        "lanes": [_lane(lane) for lane in state.lanes],
+        "backends": [_backend(backend) for backend in state.backends],
+    }
+
+
+def _lane(lane: LaneState) -> dict[str, Any]:
+    return {
+        "name": lane.name,
+        "depth": lane.depth,
+        "cost": round(lane.cost, 1),
+        "oldest_wait_seconds": round(lane.oldest_wait, 3),
+        "max_wait_seconds": lane.max_wait,
+    }
+
+
+def _backend(backend: BackendState) -> dict[str, Any]:
+    changes: dict[str, dict[str, int]] = {}
+    for (direction, reason), count in backend.limit_changes.items():
+        changes.setdefault(direction, {})[reason] = count
+    return {
+        "name": backend.name,
+        "url": _without_credentials(backend.url),
+        "health": backend.health,
+        "running": backend.running,
+        "unstarted": backend.unstarted,
+        "limit": round(backend.limit, 2),
+        "tokens": backend.tokens,
+        "token_limit": _rounded(backend.token_limit, 0),
+        "pace_seconds": _rounded(backend.pace, 6),
+        "pace_base_seconds": _rounded(backend.pace_base, 6),
+        "pace_target_seconds": _rounded(backend.pace_target, 6),
+        "limit_changes": changes,
+        "hints_age_seconds": _rounded(backend.hints_age, 3),
+    }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def _without_credentials(url: str) -> str:
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()

@@ -1,0 +1,139 @@
+"""Counters and histograms of one event loop: no lock, series found by one dict look-up, exposed by prometheus-client.
+
+prometheus-client's own metrics take a lock and walk the buckets for each value, and know no way to add a batch; a
+stream's gaps come as one (``Gaps``), never one by one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.utils import floatToGoString
+
+from gateway.model import Gaps
+from gateway.telemetry.definitions import Definition
+
+OTHER: Final = "other"
+_LONGEST: Final = 100  # characters of a label's value
+
+
+def clean(value: str) -> str:
+    """A label value that is short and printable: what is not printable becomes ``_`` (a lone surrogate cannot be sent).
+
+    Cut to 100 characters.
+    """
+    value = value[:_LONGEST]
+    return value if value.isprintable() else "".join(char if char.isprintable() else "_" for char in value)
+
+
+class Bounded:
+    """The values of one label: ``known`` ones and at most ``limit`` others; whatever comes beyond is ``other``.
+
+    A value that a caller chooses must first be earned, by a request that a backend completed: so mistyped or made-up
+    names take no place.
+    """
+
+    def __init__(self, limit: int, known: tuple[str, ...] = ()) -> None:
+        """``known`` values are not counted against ``limit``."""
+        self._labels = {value[:_LONGEST]: clean(value) for value in known}
+        self._room = limit
+
+    def label(self, value: str, *, earned: bool = True) -> str:
+        """The label for ``value``."""
+        key = value[:_LONGEST]
+        label = self._labels.get(key)
+        if label is not None:
+            return label
+        if not earned or self._room <= 0:
+            return OTHER
+        self._room -= 1
+        label = self._labels[key] = clean(key)
+        return label
+
+
+class Counters:
+    """One counter metric: a value for each set of label values."""
+
+    def __init__(self, definition: Definition) -> None:
+        """Start without series, or with the one at 0 where there are no labels."""
+        self._definition = definition
+        self._values: dict[tuple[str, ...], float] = {} if definition.labels else {(): 0.0}
+
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Add ``by``, at least 0; 0 only lets the series exist."""
+        self._values[labels] = self._values.get(labels, 0.0) + by
+
+    def family(self) -> CounterMetricFamily:
+        """All series, now."""
+        definition = self._definition
+        family = CounterMetricFamily(definition.name, definition.meaning, labels=definition.labels)
+        for labels, value in self._values.items():
+            family.add_metric(labels, value)
+        return family
+
+
+class Histogram:
+    """One series of a histogram; a value on an edge belongs to the bucket under it, as ``le`` says."""
+
+    __slots__ = ("_edges", "_places", "counts", "total")
+
+    def __init__(self, edges: tuple[float, ...], places: dict[int, int]) -> None:
+        """``edges`` rise; the bucket above the last one is added. ``places`` remembers where buckets of Gaps belong."""
+        self._edges = edges
+        self._places = places
+        self.counts = [0] * (len(edges) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self._edges, value)] += 1
+        self.total += value
+
+    def add_gaps(self, gaps: Gaps) -> None:
+        """Count all gaps of one stream; their sum is exact, their buckets to 0.5 %."""
+        counts, places = self.counts, self._places
+        for index, times in gaps.buckets.items():
+            place = places.get(index)
+            if place is None:
+                place = places[index] = bisect_left(self._edges, Gaps.value(index))
+            counts[place] += times
+        self.total += gaps.total
+
+
+class Histograms:
+    """One histogram metric: a ``Histogram`` for each set of label values."""
+
+    def __init__(self, definition: Definition, edges: tuple[float, ...] | None = None) -> None:
+        """``edges`` replaces those of the definition."""
+        self._definition = definition
+        self._edges = edges or definition.edges
+        self._bounds = [*map(floatToGoString, self._edges), "+Inf"]
+        self._places: dict[int, int] = {}
+        self._series: dict[tuple[str, ...], Histogram] = {}
+        if not definition.labels:
+            self.of()
+
+    def of(self, *labels: str) -> Histogram:
+        """The series with these label values, made at its first use."""
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = Histogram(self._edges, self._places)
+        return series
+
+    def family(self) -> HistogramMetricFamily:
+        """All series, now."""
+        definition = self._definition
+        family = HistogramMetricFamily(definition.name, definition.meaning, labels=definition.labels)
+        for labels, series in self._series.items():
+            family.add_metric(labels, self._cumulative(series), series.total)
+        return family
+
+    def _cumulative(self, series: Histogram) -> list[tuple[str, float]]:
+        count = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, times in zip(self._bounds, series.counts, strict=True):
+            count += times
+            buckets.append((bound, float(count)))
+        return buckets
