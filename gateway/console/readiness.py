@@ -9,7 +9,6 @@ from typing import Final
 
 from gateway.model import BackendState, GatewayState
 
-
 _ELIGIBLE: Final = frozenset({"up", "unknown"})
 _SETTLED: Final = 30.0  # seconds after which probes have found a dead engine dead
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from math import isfinite
 from typing import Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -78,7 +79,7 @@ class MetricsConfig:
         for name, edges in self.buckets.items():
             if name not in histograms:
                 raise ValueError(f"buckets: {name!r} is no histogram, expected one of {', '.join(sorted(histograms))}")
-            if not edges or any(low >= high for low, high in pairwise(edges)):
+            if not edges or not all(map(isfinite, edges)) or any(low >= high for low, high in pairwise(edges)):
                 raise ValueError(f"buckets of {name}: {edges!r} given, expected rising numbers of seconds")
 
 
