@@ -1,0 +1,189 @@
+"""What all APIs' replies have in common: usage, errors said in band, and bodies that are one JSON document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import orjson
+
+from gateway.dialects.base import Fault
+from gateway.dialects.request import count_of
+from gateway.model import Usage
+
+_HEAD: Final = 8 * 1024
+_TAIL: Final = 32 * 1024
+_WHOLE: Final = 64 * 1024  # a body up to this size is parsed; of a larger one the head and the tail are searched
+_USAGE_MAX: Final = 4 * 1024  # bytes that a usage object may have
+_JSON: Final = json.JSONDecoder()
+
+_BUSY_CODES: Final = frozenset({429, 503, 529})
+_BUSY_WORDS: Final = (
+    "currently busy",  # vLLM --max-num-queued-reqs
+    "backlog limit",  # vLLM --max-num-queued-tokens
+    "queue is full",  # SGLang --max-queued-requests
+    "overloaded",  # TGI; Anthropic overloaded_error; OpenAI server_is_overloaded
+    "too many requests",  # MindIE's coordinator
+    "slow_down",
+    "rate_limit",
+    "service unavailable",
+    "serviceunavailable",
+)
+
+
+def usage_of(document: dict[str, Any]) -> Usage | None:
+    """Token counts out of a reply, a chunk or an event; None where it has none."""
+    for key in ("response", "message"):  # the Responses API's last event, Anthropic's message_start
+        nested = document.get(key)
+        if isinstance(nested, dict) and isinstance(nested.get("usage"), dict):
+            return usage_of(nested)
+    counts = next((c for c in map(document.get, ("usage", "meta_info", "details")) if isinstance(c, dict)), None)
+    return _counted(counts) if counts is not None else None
+
+
+def timings_of(document: dict[str, Any]) -> Usage | None:
+    """Token counts of one choice, as llama.cpp says them at its end whether usage was asked for or not."""
+    timings = document.get("timings")
+    if not isinstance(timings, dict):
+        return None
+    cached = count_of(timings.get("cache_n"))
+    return _usage(_sum(timings.get("prompt_n"), cached), timings.get("predicted_n"), cached)
+
+
+def _counted(counts: dict[str, Any]) -> Usage | None:
+    cached = counts.get("cached_tokens")
+    for key in ("prompt_tokens_details", "input_tokens_details"):
+        details = counts.get(key)
+        if isinstance(details, dict):
+            cached = details.get("cached_tokens")
+    prompt = next((counts[k] for k in ("prompt_tokens", "input_tokens", "input_length") if k in counts), None)
+    if "cache_read_input_tokens" in counts:  # Anthropic counts cached input apart from input_tokens
+        cached = counts["cache_read_input_tokens"]
+        prompt = _sum(prompt, cached, counts.get("cache_creation_input_tokens"))
+    output = next((counts[k] for k in ("completion_tokens", "output_tokens", "generated_tokens") if k in counts), None)
+    return _usage(prompt, output, cached)
+
+
+def _usage(prompt: Any, completion: Any, cached: Any) -> Usage | None:
+    usage = Usage(count_of(prompt), count_of(completion), count_of(cached))
+    return None if usage.prompt_tokens is None and usage.completion_tokens is None else usage
+
+
+def _sum(*counts: Any) -> int | None:
+    known = [count for count in map(count_of, counts) if count is not None]
+    return sum(known) if known else None
+
+
+def find_usage(window: bytes) -> Usage | None:
+    """Token counts out of a piece of JSON text: the last ``"usage"`` in it.
+
+    Text that a model wrote cannot be taken for it: a quote inside a JSON string has a backslash before it.
+    """
+    at = window.rfind(b'"usage":')
+    if at < 0:
+        return None
+    text = window[at + 8 : at + 8 + _USAGE_MAX].decode(errors="replace").lstrip()
+    try:
+        counts, _ = _JSON.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return usage_of({"usage": counts})
+
+
+def fault_of(document: dict[str, Any]) -> Fault | None:
+    """What ``document`` says went wrong; None where it says nothing did."""
+    error = document.get("error")
+    if not error:
+        if document.get("object") != "error" and document.get("type") != "error":
+            return None
+        error = document
+    said = error if isinstance(error, dict) else {"message": error}
+    if count_of(said.get("code")) in _BUSY_CODES:
+        return Fault.BUSY
+    return fault_in(" ".join(str(said.get(key)) for key in ("message", "type", "code")))
+
+
+def fault_in(text: str) -> Fault:
+    """What kind of fault the words of an error message tell."""
+    lowered = text[:_USAGE_MAX].lower()
+    return Fault.BUSY if any(word in lowered for word in _BUSY_WORDS) else Fault.FAILED
+
+
+def load(payload: bytes) -> dict[str, Any] | None:
+    """``payload`` as a JSON object, None where it is none."""
+    try:
+        document = orjson.loads(payload)
+    except ValueError:
+        return None
+    return document if isinstance(document, dict) else None
+
+
+class BodyReader:
+    """Listens to a body that is no stream: its usage, its end, and an error said under a status of success."""
+
+    __slots__ = ("_body", "_json", "_size", "_success", "complete", "fault", "usage")
+
+    between_events = False
+
+    def __init__(self, status: int, content_type: str) -> None:
+        """Start before the first byte."""
+        self.usage: Usage | None = None
+        self.fault: Fault | None = None
+        self.complete = False
+        self._success = status < 400  # noqa: PLR2004 - the first status of failure
+        self._json = "json" in content_type
+        self._body = bytearray()
+        self._size = 0
+
+    def feed(self, data: bytes) -> int:
+        """Keep what ``finish`` will read; a body that is no stream has no output events."""
+        self._size += len(data)
+        self._body += data
+        if len(self._body) > 2 * _WHOLE:
+            del self._body[_HEAD:-_TAIL]
+        return 0
+
+    def finish(self) -> int:
+        """Read the body."""
+        if not self._json:
+            self.complete = self._size > 0
+        elif self._size <= _WHOLE:
+            self._read_whole()
+        else:
+            head, tail = bytes(self._body[:_HEAD]), bytes(self._body[-_TAIL:])
+            self.usage = find_usage(tail) or find_usage(head)
+            self.complete = tail.rstrip().endswith((b"}", b"]"))
+        return 0
+
+    def _read_whole(self) -> None:
+        document = load(bytes(self._body))
+        if document is None:
+            self.complete = self._body.strip().startswith(b"[") and self._body.rstrip().endswith(b"]")
+            return
+        self.complete = True
+        if self._success:
+            self.usage = usage_of(document)
+            self.fault = fault_of(document)
+
+
+class UnreadReader:
+    """For replies of routes that are relayed at once: nothing in them is of interest."""
+
+    __slots__ = ("complete",)
+
+    usage: Usage | None = None
+    fault: Fault | None = None
+    between_events = False
+
+    def __init__(self) -> None:
+        """Start before the first byte."""
+        self.complete = False
+
+    def feed(self, data: bytes) -> int:  # noqa: ARG002 - listens to nothing
+        """Ignore it."""
+        return 0
+
+    def finish(self) -> int:
+        """Take the end for complete."""
+        self.complete = True
+        return 0

@@ -1,0 +1,237 @@
+"""What a JSON request body asks for: one parse, one walk, no exception.
+
+The fields of all APIs are read by one table, because their names do not collide: what a field means depends on the
+field, not on the path it came by. So a route that no dialect knows is measured as well as a known one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import orjson
+
+from gateway.dialects import media
+from gateway.model import Route, Shape
+
+_COUNT_MAX: Final = 1_000_000_000  # a cap above this is no cap
+_CHOICES_MAX: Final = 10_000
+_NODES_MAX: Final = 100_000  # JSON values visited; a body of more is measured by its size
+_OPAQUE_MAX: Final = 64 * 1024
+_NAME_MAX: Final = 256  # characters of a model or user name that are kept
+
+_SAMPLE: Final = 256  # characters looked at, twice, to tell dense text
+_DENSE_MIN: Final = 64  # shorter strings are not worth a look
+_DIGITS: Final = b"0123456789"
+_BASE64: Final = _DIGITS + b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/=_-"
+_WORD: Final = 48  # bytes without any other character that no language's text has
+
+# Prompt text, wherever it stands: OpenAI, Anthropic, Cohere, vLLM's pooling routes, and the native routes of MindIE,
+# TGI, SGLang, Triton and llama.cpp.
+_TEXT_FIELDS: Final = frozenset({
+    "system", "instructions", "suffix", "query", "queries", "documents", "items", "text_1", "text_2", "data_1",
+    "data_2", "text", "texts", "text_input", "message", "input_prefix", "input_suffix",
+})  # fmt: skip
+_PROMPT_FIELDS: Final = frozenset({"prompt", "input", "inputs", "input_ids", "input_id"})
+_MESSAGE_FIELDS: Final = frozenset({"messages", "chat_history"})
+_SCHEMA_FIELDS: Final = frozenset({"tools", "functions"})
+_REPEATED_FIELDS: Final = ("documents", "text_2", "data_2", "items")  # a cross-encoder reads the query with each
+_CAP_FIELDS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens")
+_NESTED_CAPS: Final = ("parameters", "sampling_params", "options")  # TGI and MindIE, SGLang, Ollama
+
+_LABELS: Final = frozenset({
+    "role", "type", "id", "name", "status", "detail", "format", "media_type", "mime_type", "tool_call_id", "call_id",
+    "tool_use_id", "signature", "encrypted_content", "file_id", "filename", "cache_control",
+})  # fmt: skip
+_MEDIA: Final[dict[str, Callable[[Any], int]]] = {
+    "image_url": media.image_tokens,
+    "image": media.image_tokens,
+    "source": media.image_tokens,
+    "input_audio": media.audio_tokens,
+    "audio_url": media.audio_tokens,
+    "audio": media.audio_tokens,
+    "video_url": media.video_tokens,
+    "video": media.video_tokens,
+    "file": media.file_tokens,
+    "file_data": media.file_tokens,
+    "file_url": media.file_tokens,
+}
+
+
+def read_json(route: Route, body: bytes, *, generates: bool) -> Shape:
+    """Shape of a request with a JSON body. What is no JSON object counts by its size, up to 64 KiB."""
+    try:
+        document = orjson.loads(body)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        return Shape(route, prompt_bytes=min(len(body), _OPAQUE_MAX), generates=generates)
+    meter = _Meter()
+    messages = meter.document(document)
+    if meter.nodes > _NODES_MAX:
+        meter.size = max(meter.size, len(body))
+    exact = meter.token_ids > 0 and not meter.size and not meter.media
+    return Shape(
+        route,
+        model=name_of(document.get("model")),
+        stream=document.get("stream") is True,
+        prompt_bytes=meter.size,
+        dense_bytes=min(meter.dense, meter.size),
+        prompt_tokens=meter.token_ids if exact else None,
+        media_tokens=meter.media if exact else meter.media + meter.token_ids,
+        messages=messages,
+        max_output=_cap(document),
+        choices=_choices(document, meter.prompts),
+        generates=generates,
+        user=_user(document),
+    )
+
+
+def name_of(value: Any) -> str | None:
+    """A name that came from outside, at most 256 characters of it; None where it is no name."""
+    return value[:_NAME_MAX] if isinstance(value, str) and value else None
+
+
+def count_of(value: Any) -> int | None:
+    """A count that came from outside, at most a milliard; None where it is no count (llama.cpp: -1 is unlimited)."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+        return int(min(value, _COUNT_MAX))
+    return None
+
+
+class _Meter:
+    """Adds up a prompt. ``size`` and ``dense`` are bytes of UTF-8, ``prompts`` how many prompts a batch holds."""
+
+    __slots__ = ("dense", "media", "nodes", "prompts", "size", "token_ids")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.dense = 0
+        self.media = 0
+        self.token_ids = 0
+        self.prompts = 1
+        self.nodes = 0
+
+    def document(self, document: dict[str, Any]) -> int:
+        """Measure every prompt field; return the number of messages."""
+        messages = 0
+        for key, value in document.items():
+            if key in _MESSAGE_FIELDS:
+                messages += self._messages(value)
+            elif key in _PROMPT_FIELDS:
+                messages += self._prompt(value)
+            elif key in _SCHEMA_FIELDS:
+                self._schema(value)
+            elif key in _TEXT_FIELDS:
+                self._value(value)
+                messages += key in {"system", "instructions", "message"}
+        self._repeat_query(document)
+        return messages
+
+    def _repeat_query(self, document: dict[str, Any]) -> None:
+        query = document.get("query") or document.get("text_1") or document.get("data_1") or document.get("queries")
+        if isinstance(query, str):
+            times = next((len(v) for v in map(document.get, _REPEATED_FIELDS) if isinstance(v, list)), 1)
+            self.size += len(query.encode()) * max(times - 1, 0)
+
+    def _messages(self, messages: Any) -> int:
+        if not isinstance(messages, list):
+            self._value(messages)
+            return 1
+        for message in messages:
+            content = message.get("content") if type(message) is dict else None
+            if type(content) is str and len(message) == 2:  # noqa: PLR2004 - role and content: the common case
+                self._text(content)
+            else:
+                self._value(message)
+        return len(messages)
+
+    def _prompt(self, prompt: Any) -> int:
+        """A prompt of any form: str, [str], [int], [[int]], Triton's tensors, or the items of the Responses API."""
+        if type(prompt) is not list or not prompt:
+            self._value(prompt)
+            return 0
+        first = prompt[0]
+        if type(first) is int:
+            self.token_ids += len(prompt)
+        elif type(first) is dict:
+            if "shape" not in first:
+                return self._messages(prompt)
+            self.token_ids += len(first["data"]) if type(first.get("data")) is list else 0
+        else:
+            self.prompts = len(prompt)
+            for one in prompt:
+                if type(one) is list and one and type(one[0]) is int:
+                    self.token_ids += len(one)
+                else:
+                    self._value(one)
+        return 0
+
+    def _schema(self, tools: Any) -> None:
+        """Templates put the tools into the prompt as JSON text."""
+        try:
+            self.size += len(orjson.dumps(tools)) if tools else 0
+        except TypeError:  # nested deeper than orjson writes, though not deeper than it reads
+            self._value(tools)
+
+    def _value(self, value: Any) -> None:
+        """Every string in ``value`` but labels; media by their own measure."""
+        stack = [value]
+        while stack and self.nodes <= _NODES_MAX:
+            self.nodes += 1
+            node = stack.pop()
+            kind = type(node)
+            if kind is str:
+                self._text(node)
+            elif kind is dict:
+                self._object(node, stack)
+            elif kind is list and node and type(node[0]) in {str, dict, list}:
+                stack.extend(node)
+
+    def _object(self, node: dict[str, Any], stack: list[Any]) -> None:
+        for key, value in node.items():
+            measure = _MEDIA.get(key)
+            if measure is not None:
+                self.media += measure(value)
+            elif key not in _LABELS:
+                stack.append(value)
+
+    def _text(self, text: str) -> None:
+        size = len(text) if text.isascii() else len(text.encode())
+        self.size += size
+        if size >= _DENSE_MIN:
+            self.dense += _dense(text, size)
+
+
+def _dense(text: str, size: int) -> int:
+    """How many of ``size`` bytes are digits, hex or base64, by a sample from the head and the middle."""
+    middle = len(text) // 2
+    sample = (text[:_SAMPLE] + text[middle : middle + _SAMPLE]).encode()
+    if len(sample.translate(None, _BASE64)) * _WORD < len(sample):
+        return size
+    digits = len(sample) - len(sample.translate(None, _DIGITS))
+    return size * digits // len(sample)
+
+
+def _cap(document: dict[str, Any]) -> int | None:
+    for key in _CAP_FIELDS:
+        cap = count_of(document.get(key))
+        if cap is not None:
+            return cap
+    for key in _NESTED_CAPS:
+        nested = document.get(key)
+        if isinstance(nested, dict) and (cap := count_of(nested.get("max_new_tokens", nested.get("num_predict")))):
+            return cap
+    return None
+
+
+def _choices(document: dict[str, Any], prompts: int) -> int:
+    n = max(count_of(document.get("n")) or 1, count_of(document.get("best_of")) or 1)
+    return min(n * max(prompts, 1), _CHOICES_MAX)
+
+
+def _user(document: dict[str, Any]) -> str | None:
+    """Who the caller says it acts for: ``user``, its successor, or Anthropic's ``metadata.user_id``."""
+    metadata = document.get("metadata")
+    nested = metadata.get("user_id") if isinstance(metadata, dict) else None
+    return name_of(document.get("user")) or name_of(document.get("safety_identifier")) or name_of(nested)
