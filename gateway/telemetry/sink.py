@@ -35,8 +35,9 @@ class LineSink:
         Raises:
             OSError: the file cannot be opened for appending.
         """
-        self._path = None if target in _STREAMS else target
-        self._fd = _STREAMS[target] if target in _STREAMS else os.open(target, _FLAGS, _MODE)
+        self._target = target
+        self._is_file = target not in _STREAMS
+        self._fd = os.open(target, _FLAGS, _MODE) if self._is_file else _STREAMS[target]
         self._capacity = capacity
         self._on_trouble = on_trouble or (lambda _: None)
         self._lock = threading.Lock()
@@ -70,7 +71,7 @@ class LineSink:
 
     def reopen(self) -> None:
         """Have the writer open the path anew, as logrotate wants it; where that fails the old file stays in use."""
-        self._reopen = self._path is not None
+        self._reopen = self._is_file
         self._wake.set()
 
     def stop(self, timeout: float = 2.0) -> None:
@@ -95,11 +96,15 @@ class LineSink:
             self._wake.wait()
             self._stopping.wait(_BATCH)
             self._wake.clear()
-            self._renew()
-            self._write(self._take())
-        self._write(self._take())
-        if self._path is not None:
+            self._turn()
+        self._turn()
+        if self._is_file:
             os.close(self._fd)
+
+    def _turn(self) -> None:
+        if self._reopen:
+            self._renew()
+        self._write(self._take())
 
     def _take(self) -> bytes:
         with self._lock:
@@ -111,13 +116,11 @@ class LineSink:
             self._dropped += lost.count(b"\n")
 
     def _renew(self) -> None:
-        if not self._reopen or self._path is None:
-            return
         self._reopen = False
         try:
-            fresh = os.open(self._path, _FLAGS, _MODE)
+            fresh = os.open(self._target, _FLAGS, _MODE)
         except OSError as error:
-            self._on_trouble(f"cannot reopen {self._path}, the old file stays in use: {error.strerror}")
+            self._on_trouble(f"cannot reopen {self._target}, the old file stays in use: {error.strerror}")
             return
         os.close(self._fd)
         self._fd = fresh
@@ -159,5 +162,5 @@ class LineSink:
         failing = error is not None
         if failing != self._failing:
             self._failing = failing
-            where = self._path or "the stream"
-            self._on_trouble(f"cannot write to {where}: {error}" if failing else f"writing to {where} works again")
+            trouble = f"cannot write to {self._target}: {error}"
+            self._on_trouble(trouble if failing else f"writing to {self._target} works again")
