@@ -36,16 +36,19 @@ class Emission(NamedTuple):
 class Profile:
     """Constants of one engine; times in seconds, sizes in tokens.
 
-    A step of n sequences that hold c KV tokens, with p prompt tokens in it, lasts
-    ``base + per_sequence*n + per_kv_token*c + per_prefill_token*p + per_attention*sum(chunk*context)
-    + collapse*max(0, n - collapse_beyond)**2``.
+    A step of n sequences that decode over c KV tokens, with p tokens of prompts in it, s of which start, lasts
+    ``base + per_sequence*n + per_kv_token*c + per_prompt*s + per_prefill_token*max(0, p - hidden_prefill_tokens)
+    + attention + collapse*max(0, n - collapse_beyond)**2``, where attention is for each chunk of a prompt the longer
+    of reading the context before it (``per_kv_token``) and computing on it (``per_attention``): a roofline.
     """
 
     name: str
     base: float  # a step of nothing: reading the weights, launching kernels
     per_sequence: float = 0.0
     per_kv_token: float = 0.0
+    per_prompt: float = 0.0  # building the inputs of a request that starts; an audio encoder's fixed part
     per_prefill_token: float = 0.0
+    hidden_prefill_tokens: int = 0  # computed while the weights are read anyway
     per_attention: float = 0.0  # a prompt token attending to one token before it
     collapse_beyond: int = 0  # sequences up to which the cost of a batch is affine
     collapse: float = 0.0  # and what each further one costs, squared
@@ -265,23 +268,22 @@ class Engine:
 
     def _duration(self) -> float:
         profile = self.profile
-        sequences = context = prefill = attention = 0
+        sequences, seconds = 0, profile.base
         if self._decodes:
-            sequences, context = len(self._decoding), self._context
+            sequences, seconds = len(self._decoding), profile.base + profile.per_kv_token * self._context
+        prefill = 0
         for request in self._prefilling.values():
             if chunk := request.chunk:
                 before = request.tokens - request.pending
                 sequences += 1
-                context += before
                 prefill += chunk
-                attention += chunk * (2 * before + chunk)
+                seconds += 0.0 if before else profile.per_prompt
+                seconds += max(profile.per_kv_token * before, profile.per_attention * chunk * (before + chunk / 2))
         excess = max(0, sequences - profile.collapse_beyond)
         return (
-            profile.base
+            seconds
             + profile.per_sequence * sequences
-            + profile.per_kv_token * context
-            + profile.per_prefill_token * prefill
-            + profile.per_attention * attention / 2
+            + profile.per_prefill_token * max(0, prefill - profile.hidden_prefill_tokens)
             + profile.collapse * excess * excess
         )
 
