@@ -80,7 +80,8 @@ class Ticket:
     ``client`` is the fairness key (API key hash, user or address). ``attempt`` counts the client's own retries
     (``x-stainless-retry-count``; 0 is a first attempt). ``read_timeout`` is how long the client said it waits, in
     seconds, None if it did not say. ``fingerprint`` recognises the same call sent again by clients that do not
-    count their retries. ``avoid`` names backends that were already found unreachable for this very request.
+    count their retries. ``body_bytes`` is what it holds in memory while it waits. ``avoid`` names backends that
+    were already found unreachable for this very request.
     """
 
     id: int
@@ -90,6 +91,7 @@ class Ticket:
     attempt: int = 0
     read_timeout: float | None = None
     fingerprint: int = 0
+    body_bytes: int = 0
     avoid: frozenset[str] = frozenset()
 
 

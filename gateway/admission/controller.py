@@ -1,32 +1,85 @@
-"""The admission controller: one synchronous, pure object that decides everything and waits for nothing."""
+"""The admission controller: one synchronous, pure object that decides everything and waits for nothing.
+
+How it works. Each set of backends that may serve a request has one queue (``Group``); a request is bound to a backend
+when it is dispatched, never when it arrives. Whatever may free a place (an arrival, a settled permit, a finding of the
+prober, time) ends in one loop, ``_dispatch``, which lets requests go as long as any queue finds a place.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from gateway.admission.backlog import Backlog, Group
+from gateway.admission.balancer import Balancer, Hold
 from gateway.admission.config import AdmissionConfig
-from gateway.model import Backend, GatewayState, Health, Hints, Outcome, Permit, Ticket, Usage, Verdict
+from gateway.admission.estimator import Estimator
+from gateway.admission.pool import Books, Pool
+from gateway.admission.queue import Entry
+from gateway.admission.retries import Ledger, RetryBudget
+from gateway.admission.shedder import Shedder
+from gateway.admission.window import Running, Streaming
+from gateway.model import (
+    Backend,
+    GatewayState,
+    Health,
+    Hints,
+    LaneState,
+    Outcome,
+    Permit,
+    Reason,
+    Rejection,
+    Ticket,
+    Usage,
+    Verdict,
+)
+
+TICK: Final = 0.1  # seconds between samples
+SERIAL_PATIENCE: Final = 60.0  # seconds that a long prompt may wait for the one that is being read
 
 
 class AdmissionController:
     """Told what happens and when; returns verdicts. All changes of one call happen before it returns.
 
     ``now`` is in seconds and never decreases. ``uniform(a, b)`` is the only chance in it (jitter of Retry-After).
+    ``estimator`` learns from the usage that backends report.
     """
 
     def __init__(
-        self, config: AdmissionConfig, backends: Sequence[Backend], uniform: Callable[[float, float], float]
+        self,
+        config: AdmissionConfig,
+        backends: Sequence[Backend],
+        uniform: Callable[[float, float], float],
+        estimator: Estimator | None = None,
     ) -> None:
-        """Start with empty books."""
-        raise NotImplementedError
+        self._config = config
+        self._estimator = estimator
+        self._pool = Pool(backends, config)
+        self._backlog = Backlog(self._pool.sets, config.queue)
+        self._balancer = Balancer(config.queue)
+        self._shedder = Shedder(config.shed, uniform)
+        self._ledger = Ledger()
+        self._budget = RetryBudget(config.shed.retry_budget)
+        self._permits = 0  # granted so far
+        self._sample_at: float | None = None  # None while nothing runs or waits
+        self._draining = False
+
+    # ------------------------------------------------------------------------------------------- what happens
 
     def offer(self, ticket: Ticket, now: float) -> list[Verdict]:
         """Take a request: its own verdict may be among those returned, or come later."""
-        raise NotImplementedError
+        verdicts = self._expire(now)
+        verdict = self._admit(ticket, now)
+        if verdict is not None:
+            verdicts.append(verdict)
+        return self._dispatch(now, verdicts)
 
     def withdraw(self, ticket_id: int, now: float) -> list[Verdict]:
         """Forget a queued ticket whose client left; unknown ids are ignored."""
-        raise NotImplementedError
+        verdicts = self._expire(now)
+        if ticket_id in self._backlog:
+            self._backlog.remove(ticket_id)
+        return self._dispatch(now, verdicts)
 
     def settle(self, permit: Permit, outcome: Outcome, usage: Usage | None, now: float) -> list[Verdict]:
         """Take a permit back, exactly once, with what became of it.
@@ -34,32 +87,221 @@ class AdmissionController:
         Raises:
             KeyError: the permit is unknown or was settled before (a programmer's error).
         """
-        raise NotImplementedError
+        self._pool.by_name[permit.backend].leave(permit.id, outcome, usage, now)
+        if outcome is Outcome.COMPLETED and usage is not None and self._estimator is not None:
+            self._estimator.learn(permit.ticket.shape, usage, permit.ticket.client)
+        return self._dispatch(now, self._expire(now))
 
     def note_health(self, backend: str, health: Health, now: float) -> list[Verdict]:
         """Take the prober's finding."""
-        raise NotImplementedError
+        self._pool.by_name[backend].note_health(health)
+        return self._dispatch(now, self._expire(now))
 
     def note_hints(self, backend: str, hints: Hints, now: float) -> list[Verdict]:
         """Take an engine's own gauges; they only ever lower a limit, and lapse when they grow old."""
-        raise NotImplementedError
+        self._pool.by_name[backend].note_hints(hints, now)
+        return self._dispatch(now, self._expire(now))
 
     def drain(self, now: float) -> list[Verdict]:
         """Refuse what arrives from now on; what is queued or running goes on."""
-        raise NotImplementedError
+        self._draining = True
+        return self._dispatch(now, self._expire(now))
 
     def tick(self, now: float) -> list[Verdict]:
         """Do what is due by ``now``: expire, sample, decide."""
-        raise NotImplementedError
+        verdicts = self._expire(now)
+        if self._sample_at is not None and now >= self._sample_at:
+            self._sample(now)
+        self._dispatch(now, verdicts)
+        if not self._pool.running and not len(self._backlog):
+            self._sample_at = None
+        return verdicts
+
+    def _sample(self, now: float) -> None:
+        for books in self._pool.books:
+            books.tick(now)
+        for group in self._backlog.groups:
+            group.flow.refresh(group.capacity, self._config.shed.overload_ratio, now)
+        self._sample_at = now + TICK
 
     def next_wakeup(self) -> float | None:
         """When ``tick`` must next be called; None: not before something else happens."""
-        raise NotImplementedError
+        deadline = self._backlog.due()
+        if deadline is None or self._sample_at is None:
+            return self._sample_at
+        return min(self._sample_at, deadline)
+
+    # --------------------------------------------------------------------------------------------- what is so
 
     def lane(self, ticket: Ticket) -> str:
         """Name of the lane this ticket belongs to."""
-        raise NotImplementedError
+        return self._config.queue.lanes[self._lane_of(ticket)].name
+
+    def _lane_of(self, ticket: Ticket) -> int:
+        tokens = ticket.work.tokens
+        lanes = self._config.queue.lanes
+        for index, lane in enumerate(lanes):
+            if lane.threshold is None or tokens <= lane.threshold:
+                return index
+        return len(lanes) - 1
 
     def state(self, now: float) -> GatewayState:
         """Everything, for /state and the metrics."""
-        raise NotImplementedError
+        return GatewayState(
+            backends=tuple(books.state(now) for books in self._pool.books),
+            lanes=tuple(self._lane_state(i, now) for i in range(len(self._config.queue.lanes))),
+            draining=self._draining,
+            overloaded=any(self._overloaded(group, now) for group in self._backlog.groups),
+            retries_seen=dict(self._ledger.seen),
+        )
+
+    def _lane_state(self, index: int, now: float) -> LaneState:
+        config = self._config.queue.lanes[index]
+        lanes = [group.queue.lanes[index] for group in self._backlog.queued.values()]
+        oldest = self._backlog.oldest(index)
+        return LaneState(
+            name=config.name,
+            depth=sum(lane.depth for lane in lanes),
+            cost=sum(lane.cost for lane in lanes),
+            oldest_wait=0.0 if oldest is None else now - oldest,
+            max_wait=config.max_wait,
+        )
+
+    def _overloaded(self, group: Group, now: float) -> bool:
+        return group.flow.overloaded(self._config.shed.overload_after, now)
+
+    # ----------------------------------------------------------------------------------------------- the door
+
+    def _admit(self, ticket: Ticket, now: float) -> Verdict | None:
+        """The verdict that can be given at once; None where the request waits."""
+        retry = self._note_attempt(ticket, now)
+        if self._draining:
+            return self._refuse(ticket, Reason.DRAINING, 1.0, now)
+        books = self._pool.serving(ticket.shape.model, ticket.avoid)
+        if not books:
+            return self._refuse(ticket, Reason.NO_BACKEND, 0.0, now)
+        group = self._backlog.group(books)
+        lane = self._lane_of(ticket)
+        self._note_arrival(ticket, group, now)
+        if not self._backlog.queued:
+            spot = self._balancer.pick(books, ticket, lane, now)
+            if not isinstance(spot, Hold):
+                return self._grant(ticket, group, lane, spot, now)
+        return self._wait(ticket, group, lane, now, retry=retry)
+
+    def _note_attempt(self, ticket: Ticket, now: float) -> bool:
+        retry = self._ledger.arrive(ticket.fingerprint, now) or ticket.attempt > 0
+        self._budget.arrive(retry=retry, now=now)
+        return retry
+
+    @staticmethod
+    def _note_arrival(ticket: Ticket, group: Group, now: float) -> None:
+        """Count an arrival, refused or not: arrivals see what time sees."""
+        for books in group.books:
+            window = books.window
+            window.arrivals += 1
+            if window.inflight and window.inflight + 1 > books.limit.value:
+                window.full += 1
+        group.flow.arrive(ticket.work.cost, now)
+
+    def _wait(self, ticket: Ticket, group: Group, index: int, now: float, *, retry: bool) -> Rejection | None:
+        """Let it wait, or refuse it at the door."""
+        lane = group.queue.lanes[index]
+        bound = self._shedder.bound(ticket, lane)
+        limit = self._patience(ticket, index, bound)
+        wait = group.flow.wait(self._shedder.ahead(ticket, lane), group.queue.lanes, index)
+        reason = self._reason(ticket, group, now, retry=retry) or (Reason.DEADLINE if wait > limit else None)
+        if reason is not None:
+            return self._refuse_queued(ticket, group, reason, wait, bound, now, retry=retry)
+        self._backlog.add(Entry(ticket, index, _size(ticket), now, now + bound, now + limit, retry), group)
+        if self._sample_at is None:
+            self._sample_at = now + TICK
+        return None
+
+    def _reason(self, ticket: Ticket, group: Group, now: float, *, retry: bool) -> Reason | None:
+        queue = self._config.queue
+        backlog = self._backlog
+        if len(backlog) >= queue.max_requests or (len(backlog) and backlog.size + _size(ticket) > queue.max_bytes):
+            return Reason.QUEUE_FULL
+        if retry and self._budget.exceeded and self._overloaded(group, now):
+            return Reason.RETRY_BUDGET
+        return None
+
+    def _patience(self, ticket: Ticket, index: int, bound: float) -> float:
+        """A long prompt that waits for the one before it to be read would wait inside the engine just as long."""
+        if not self._balancer.reads_serially(ticket, index) or self._config.queue.lanes[index].ttft_objective:
+            return bound
+        return max(bound, SERIAL_PATIENCE if ticket.read_timeout is None else min(SERIAL_PATIENCE, ticket.read_timeout))
+
+    def _refuse(self, ticket: Ticket, reason: Reason, wait: float, now: float) -> Rejection:
+        rejection = self._shedder.refuse(ticket, reason, wait)
+        self._ledger.refuse(ticket.fingerprint, now + rejection.retry_after)
+        return rejection
+
+    def _refuse_queued(
+        self, ticket: Ticket, group: Group, reason: Reason, wait: float, bound: float, now: float, *, retry: bool
+    ) -> Rejection:
+        hopeless = ticket.read_timeout is not None and wait > ticket.read_timeout
+        discouraged = hopeless or self._overloaded(group, now) or (retry and self._budget.exceeded)
+        rejection = self._shedder.refuse(ticket, reason, wait - bound / 2, discouraged=discouraged)
+        self._ledger.refuse(ticket.fingerprint, now + rejection.retry_after)
+        return rejection
+
+    # ---------------------------------------------------------------------------------------------- the queue
+
+    def _expire(self, now: float) -> list[Verdict]:
+        """Throw out whoever has waited for too long."""
+        verdicts: list[Verdict] = []
+        while (expired := self._backlog.expired(now)) is not None:
+            entry, group = expired
+            if now < entry.limit and any(self._balancer.reading(books, now) for books in group.books):
+                bound = group.queue.lanes[entry.lane].config.max_wait
+                self._backlog.postpone(entry, min(entry.limit, now + bound))
+                continue
+            self._backlog.remove(entry.ticket.id)
+            lanes = group.queue.lanes
+            wait = group.flow.wait(lanes[entry.lane].cost, lanes, entry.lane)
+            bound = entry.deadline - entry.arrived
+            verdicts.append(
+                self._refuse_queued(entry.ticket, group, Reason.QUEUE_TIMEOUT, wait, bound, now, retry=entry.retry)
+            )
+        return verdicts
+
+    def _dispatch(self, now: float, verdicts: list[Verdict]) -> list[Verdict]:
+        """Let requests go for as long as any queue finds a place; adds their permits to ``verdicts``."""
+        while self._backlog.queued:
+            permit = next(filter(None, (self._next(group, now) for group in self._backlog.in_turn())), None)
+            if permit is None:
+                break
+            verdicts.append(permit)
+        return verdicts
+
+    def _next(self, group: Group, now: float) -> Permit | None:
+        found = group.queue.next(lambda entry: self._balancer.pick(group.books, entry.ticket, entry.lane, now))
+        if found is None:
+            return None
+        entry, books = found
+        self._backlog.left(entry)
+        return self._grant(entry.ticket, group, entry.lane, books, now)
+
+    def _grant(self, ticket: Ticket, group: Group, lane: int, books: Books, now: float) -> Permit:
+        self._permits += 1
+        running = self._running(ticket, lane, books, now)
+        books.enter(running, now)
+        if lane < len(self._config.queue.lanes) - 1:
+            books.window.others_at = now
+        group.flow.dispatch(lane, ticket.work.cost, now)
+        group.served += ticket.work.cost
+        if self._sample_at is None:
+            self._sample_at = now + TICK
+        return Permit(self._permits, ticket, books.name, now, running)
+
+    def _running(self, ticket: Ticket, lane: int, books: Books, now: float) -> Running:
+        if not ticket.shape.stream:
+            return Running(self._permits, ticket, lane, books.window, now)
+        objective = self._config.queue.lanes[lane].ttft_objective
+        return Streaming(self._permits, ticket, lane, books.window, now, objective)
+
+
+def _size(ticket: Ticket) -> int:
+    return max(ticket.body_bytes, ticket.shape.prompt_bytes)

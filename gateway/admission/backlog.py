@@ -1,0 +1,119 @@
+"""Everything that waits: one queue for each set of backends, and across them deadlines, count and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from gateway.admission.config import QueueConfig
+from gateway.admission.pool import Books
+from gateway.admission.queue import Calendar, Entry, LaneQueue
+from gateway.admission.shedder import Flow
+
+DATE: Final = 0.01  # seconds; deadlines are kept to the next hundredth
+
+
+class Group:
+    """The queue of one set of backends. One model's full backends never block another model's queue."""
+
+    def __init__(self, books: tuple[Books, ...], config: QueueConfig) -> None:
+        self.books = books
+        self.queue = LaneQueue(config)
+        self.flow = Flow(len(config.lanes))
+        self.served = 0.0  # cost, for turns between queues that share a backend
+
+    @property
+    def capacity(self) -> float:
+        """Cost units a second that its backends could serve."""
+        return sum(books.capacity for books in self.books)
+
+
+class Backlog:
+    """All waiting requests. Adding and removing cost the same however many there are."""
+
+    def __init__(self, sets: Iterable[tuple[Books, ...]], config: QueueConfig) -> None:
+        self._config = config
+        self._groups = {key: Group(key, config) for key in sets}
+        self._passing: dict[tuple[Books, ...], Group] = {}  # sets that exist only while somebody avoids a backend
+        self._entries: dict[int, tuple[Entry, Group]] = {}
+        self._deadlines: Calendar[Entry] = Calendar()
+        self.queued: dict[tuple[Books, ...], Group] = {}  # those with somebody waiting
+        self.size = 0  # bytes
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, ticket_id: int) -> bool:
+        return ticket_id in self._entries
+
+    @property
+    def groups(self) -> Sequence[Group]:
+        """All queues."""
+        return [*self._groups.values(), *self._passing.values()]
+
+    def group(self, books: tuple[Books, ...]) -> Group:
+        """The queue of this set of backends."""
+        group = self._groups.get(books) or self._passing.get(books)
+        return group or Group(books, self._config)
+
+    def add(self, entry: Entry, group: Group) -> None:
+        """Let a request wait."""
+        if group.books not in self.queued:
+            # Whoever was idle starts level with the rest: no credit for the past.
+            least = min((other.served for other in self.queued.values()), default=group.served)
+            group.served = max(group.served, least)
+            self.queued[group.books] = group
+            if group.books not in self._groups:
+                self._passing[group.books] = group
+        group.queue.lanes[entry.lane].push(entry)
+        self._entries[entry.ticket.id] = (entry, group)
+        self.size += entry.size
+        self._date(entry)
+
+    def remove(self, ticket_id: int) -> tuple[Entry, Group]:
+        """Take a request out wherever it stands."""
+        entry, group = self._entries[ticket_id]
+        group.queue.lanes[entry.lane].remove(entry)
+        self.left(entry)
+        return entry, group
+
+    def left(self, entry: Entry) -> None:
+        """A request was taken out of its queue: clear the rest of the books."""
+        _, group = self._entries.pop(entry.ticket.id)
+        self.size -= entry.size
+        self._deadlines.discard(entry.date, entry.ticket.id)
+        if not group.queue.depth:
+            del self.queued[group.books]
+            self._passing.pop(group.books, None)
+
+    def in_turn(self) -> list[Group]:
+        """Queues with somebody waiting, the least served first."""
+        if len(self.queued) == 1:
+            return list(self.queued.values())
+        return sorted(self.queued.values(), key=lambda group: group.served)
+
+    def postpone(self, entry: Entry, deadline: float) -> None:
+        """Move a deadline."""
+        self._deadlines.discard(entry.date, entry.ticket.id)
+        entry.deadline = deadline
+        self._date(entry)
+
+    def _date(self, entry: Entry) -> None:
+        entry.date = -int(-entry.deadline // DATE)
+        self._deadlines.add(entry.date, entry.ticket.id, entry)
+
+    def due(self) -> float | None:
+        """The next deadline, rounded up to a hundredth."""
+        first = self._deadlines.first()
+        return None if first is None else first[0] * DATE
+
+    def expired(self, now: float) -> tuple[Entry, Group] | None:
+        """One request whose deadline has passed."""
+        first = self._deadlines.first()
+        if first is None or first[0] * DATE > now:
+            return None
+        return self._entries[first[1].ticket.id]
+
+    def oldest(self, lane: int) -> float | None:
+        """When the one that has waited longest in ``lane`` arrived. Walks: for /state, not for decisions."""
+        return next((entry.arrived for entry, _ in self._entries.values() if entry.lane == lane), None)

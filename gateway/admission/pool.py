@@ -1,0 +1,257 @@
+"""The books of each backend: what it runs, how much it may, whether it lives.
+
+Health never halts everything. Backends are ranked by how sound they look, and the best rank present is eligible: when
+probes call every backend dead, or every breaker is open, the least bad ones go on being tried (panic mode). A backend
+that is producing output is alive whatever its probe says: a busy engine misses probes. Backpressure (429, 503, 529) is
+congestion and moves the limit, never the breaker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum, unique
+from math import floor, inf
+from typing import Final
+
+from gateway.admission.config import AdmissionConfig, BreakerConfig
+from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
+from gateway.admission.window import Running, Window
+from gateway.model import Backend, BackendState, Health, Hints, Outcome, Usage
+
+HINTS_LAPSE: Final = 10.0  # seconds; vLLM's gauges are 3 to 6 s old under load
+ALIVE: Final = 5.0  # seconds that output vouches for a backend
+
+
+@unique
+class Signal(Enum):
+    """What the limit may learn from how a request ended."""
+
+    SAMPLE = "sample"  # an answer: its timings count
+    DROP = "drop"  # the backend could not: a sign of too much
+    IGNORE = "ignore"  # says nothing about the backend's load
+
+
+SIGNALS: Final[Mapping[Outcome, Signal]] = {
+    Outcome.COMPLETED: Signal.SAMPLE,
+    Outcome.REFUSED: Signal.IGNORE,
+    Outcome.CLIENT_ERROR: Signal.IGNORE,
+    Outcome.CLIENT_GONE: Signal.IGNORE,
+    Outcome.BACKEND_BUSY: Signal.DROP,
+    Outcome.BACKEND_ERROR: Signal.DROP,
+    Outcome.CONNECT_FAILED: Signal.DROP,
+    Outcome.BACKEND_LOST: Signal.DROP,
+    Outcome.BACKEND_SILENT: Signal.DROP,
+    Outcome.INTERNAL_ERROR: Signal.IGNORE,
+}
+
+LIVES: Final[Mapping[Outcome, bool | None]] = {  # what the breaker learns: it lives, it failed, nothing
+    Outcome.COMPLETED: True,
+    Outcome.REFUSED: None,
+    Outcome.CLIENT_ERROR: True,
+    Outcome.CLIENT_GONE: None,
+    Outcome.BACKEND_BUSY: True,
+    Outcome.BACKEND_ERROR: False,
+    Outcome.CONNECT_FAILED: False,
+    Outcome.BACKEND_LOST: False,
+    Outcome.BACKEND_SILENT: False,
+    Outcome.INTERNAL_ERROR: None,
+}
+
+
+class Breaker:
+    """Closed, open for a cooldown that doubles, then half open: one trial decides."""
+
+    def __init__(self, config: BreakerConfig) -> None:
+        self._config = config
+        self._failures = 0
+        self._cooldown = config.cooldown
+        self.until = -inf  # while open: when it may be tried
+        self.open = False
+        self.trial: int | None = None  # permit id of the trial
+
+    def ready(self, now: float) -> bool:
+        """Whether a request may go to it: closed, or half open without a trial under way."""
+        return not self.open or (now >= self.until and self.trial is None)
+
+    def note(self, lives: bool | None, permit_id: int, now: float) -> bool:
+        """Take how a request ended; True where that closed it."""
+        tried = self.trial == permit_id
+        if tried:
+            self.trial = None
+        if lives:
+            return self._close()
+        if lives is False:
+            self._failures += 1
+            if tried or (not self.open and self._failures >= self._config.failures):
+                self.trip(now)
+        return False
+
+    def _close(self) -> bool:
+        was_open, self.open = self.open, False
+        self._failures = 0
+        self._cooldown = self._config.cooldown
+        self.trial = None
+        return was_open
+
+    def trip(self, now: float) -> None:
+        """Open it for the next cooldown."""
+        self.open = True
+        self.until = now + self._cooldown
+        self._cooldown = min(2 * self._cooldown, self._config.cooldown_max)
+
+    def state(self, now: float) -> str | None:
+        """``open`` or ``half_open``, None while closed."""
+        if not self.open:
+            return None
+        return "half_open" if now >= self.until else "open"
+
+
+class Books:
+    """One backend."""
+
+    def __init__(self, backend: Backend, config: AdmissionConfig) -> None:
+        self.backend = backend
+        self.name = backend.name
+        self.weight = backend.weight
+        self.window = Window()
+        self.limit: Limit = (
+            AdaptiveLimit(config.limit) if backend.limit is None else FixedLimit(backend.limit, config.limit)
+        )
+        self.breaker = Breaker(config.breaker)
+        self.health = Health.UNKNOWN
+        self.suspect = False  # not up and closed: look closer
+        self.turn = 0  # the last permit given for it: ties go to the least recent
+        self._silence = config.breaker.silence
+        self._hints = Hints()
+        self._hinted_at = -inf
+
+    def rank(self, now: float) -> int:
+        """0: sound, or due a trial; 1: its probe fails; 2: its breaker is open."""
+        if not self.breaker.ready(now):
+            return 2
+        if self.health is Health.DOWN and not (self.window.inflight and now - self.window.last_byte < ALIVE):
+            return 1
+        return 0
+
+    def enter(self, running: Running, now: float) -> None:
+        """A request goes to this backend."""
+        self.window.enter(running)
+        self.turn = running.id
+        if self.breaker.open and now >= self.breaker.until and self.breaker.trial is None:
+            self.breaker.trial = running.id
+
+    def leave(self, permit_id: int, outcome: Outcome, usage: Usage | None, now: float) -> None:
+        """A request is over: measure it, judge the backend's life, free what it held.
+
+        Raises:
+            KeyError: no such request runs here.
+        """
+        running = self.window.running[permit_id]
+        signal = SIGNALS[outcome]
+        if signal is Signal.SAMPLE:
+            self._measure(running, usage, now)
+        elif signal is Signal.DROP and not running.started:
+            self.window.drops += 1
+        lives = LIVES[outcome]
+        if lives:
+            self.window.last_byte = now
+        if self.breaker.note(lives, permit_id, now):
+            self.limit.reopen()
+        self._judge()
+        self.window.leave(permit_id)
+
+    def _measure(self, running: Running, usage: Usage | None, now: float) -> None:
+        window = self.window
+        window.served.add(now - running.sent, running.ticket.work.cost)
+        if running.ticket.shape.stream:
+            window.stream_answers += 1
+        else:
+            window.whole_answer(running, usage, now)
+
+    def note_health(self, health: Health) -> None:
+        """Take the prober's finding."""
+        self.health = health
+        self._judge()
+
+    def _judge(self) -> None:
+        self.suspect = self.health is Health.DOWN or self.breaker.open
+
+    def note_hints(self, hints: Hints, now: float) -> None:
+        """Take the engine's own gauges."""
+        before, after = self._hints.preemptions_total, hints.preemptions_total
+        if before is not None and after is not None:
+            self.window.preemptions += max(0.0, after - before)
+        if hints.kv_capacity_tokens is not None:
+            self.limit.learn_capacity(hints.kv_capacity_tokens)
+        self._hints = hints
+        self._hinted_at = now
+
+    def tick(self, now: float) -> None:
+        """Take the samples of every 100 ms, decide where due, notice silence."""
+        window = self.window
+        window.tick()
+        fresh = now - self._hinted_at <= HINTS_LAPSE
+        self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
+        if window.inflight and now - window.last_byte > self._silence and not self.breaker.open:
+            self.breaker.trip(now)
+            self._judge()
+
+    @property
+    def capacity(self) -> float:
+        """Cost units a second that it serves with its limit full, by Little's law; 0 before the first answer."""
+        pace = self.window.served.value
+        return floor(max(1.0, self.limit.value)) / pace if pace else 0.0
+
+    def state(self, now: float) -> BackendState:
+        """Everything, for /state and the metrics."""
+        window, limit = self.window, self.limit
+        base = window.base_stream.value
+        return BackendState(
+            name=self.name,
+            url=self.backend.url,
+            health=self.breaker.state(now) or self.health.value,
+            limit=limit.value,
+            token_limit=None if limit.tokens == inf else limit.tokens,
+            running=window.inflight,
+            tokens=window.tokens,
+            unstarted=window.unstarted,
+            pace=limit.pace.value,
+            pace_base=window.base_whole.value if base is None else base,
+            pace_target=limit.target,
+            limit_changes=dict(limit.changes),
+            hints_age=None if self._hinted_at == -inf else now - self._hinted_at,
+        )
+
+
+class Pool:
+    """All backends, and which of them serve what."""
+
+    def __init__(self, backends: Sequence[Backend], config: AdmissionConfig) -> None:
+        self.books = tuple(Books(backend, config) for backend in backends)
+        self.by_name = {books.name: books for books in self.books}
+        anything = tuple(books for books in self.books if not books.backend.models)
+        self._unlisted = anything or self.books
+        self._listed: dict[str, tuple[Books, ...]] = {
+            model: tuple(b for b in self.books if not b.backend.models or model in b.backend.models)
+            for backend in backends
+            for model in backend.models
+        }
+
+    @property
+    def running(self) -> int:
+        """Requests in flight on all of them."""
+        return sum(books.window.inflight for books in self.books)
+
+    @property
+    def sets(self) -> list[tuple[Books, ...]]:
+        """Every set of backends that serves some model."""
+        return [self._unlisted, *self._listed.values()]
+
+    def serving(self, model: str | None, avoid: frozenset[str]) -> tuple[Books, ...]:
+        """The backends that may serve ``model``, in the order of their configuration; empty where all are avoided.
+
+        A model that nobody lists goes where anything is served; where no such backend is, to any: the engine's own
+        404 is the right answer.
+        """
+        serving = self._unlisted if model is None else self._listed.get(model, self._unlisted)
+        return tuple(books for books in serving if books.name not in avoid) if avoid else serving

@@ -1,0 +1,230 @@
+"""The length-aware queue: lanes by deficit round robin, clients inside a lane, first in first out inside a client.
+
+Deficit round robin after Shreedhar and Varghese (1996), on predicted cost instead of bytes, one quantum a visit; new
+clients go to the front once, as new flows do in fq_codel (RFC 8290). No ageing: it becomes strict priority for long
+requests under overload, and a round robin cannot starve.
+
+Every operation costs the same however many wait. The rounds of a round robin are not walked: a lane's turn is computed
+(`LaneQueue.turn`), a client stands in a calendar under the round in which its next request is due.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Generic, TypeVar
+
+from gateway.admission.balancer import Hold
+from gateway.admission.config import LaneConfig, QueueConfig
+from gateway.model import Ticket
+
+T = TypeVar("T")
+
+
+class Calendar(Generic[T]):
+    """Items under integer dates: the earliest date first, in order of entry within a date.
+
+    All operations are O(1) but for a heap over the distinct dates, whose number does not depend on the items'.
+    """
+
+    def __init__(self) -> None:
+        self._dates: dict[int, OrderedDict[int, T]] = {}
+        self._heap: list[int] = []
+
+    def add(self, date: int, key: int, item: T) -> None:
+        """Enter ``item`` under ``date``; ``key`` is unique within it."""
+        items = self._dates.get(date)
+        if items is None:
+            items = self._dates[date] = OrderedDict()
+            heapq.heappush(self._heap, date)
+        items[key] = item
+
+    def discard(self, date: int, key: int) -> None:
+        """Forget the item; no fault if it is not there."""
+        items = self._dates.get(date)
+        if items is not None:
+            items.pop(key, None)
+
+    def first(self) -> tuple[int, T] | None:
+        """The earliest date with an item, and its first item."""
+        heap, dates = self._heap, self._dates
+        while heap:
+            date = heap[0]
+            items = dates[date]
+            if items:
+                return date, next(iter(items.values()))
+            heapq.heappop(heap)
+            del dates[date]
+        return None
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One waiting request."""
+
+    ticket: Ticket
+    lane: int
+    size: int  # bytes held in memory while it waits
+    arrived: float
+    deadline: float
+    limit: float  # when it is thrown out even if only a long prompt before it holds it
+    retry: bool  # the client asked before
+    date: int = 0  # under which its deadline is entered
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One client's requests in one lane."""
+
+    name: str
+    key: int
+    due: float  # the round from which on it may be served
+    date: int  # under which it is entered
+    cost: float = 0.0
+    entries: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
+
+
+class Lane:
+    """One lane of one queue: its clients in fair order."""
+
+    def __init__(self, config: LaneConfig, queue: QueueConfig) -> None:
+        self.config = config
+        self.grant = queue.lane_quantum * config.weight
+        self.credit = 0.0
+        self.depth = 0
+        self.cost = 0.0
+        self.active = 0  # clients with a request waiting
+        self._quantum = queue.client_quantum
+        self._reset()
+
+    def _reset(self) -> None:
+        # An idle lane keeps no credit, and its clients neither credit nor debt.
+        self.credit = self.cost = 0.0
+        self.round = 0.0
+        self._clients: dict[str, Client] = {}
+        self._rounds: Calendar[Client] = Calendar()
+        self._keys = 0
+
+    def queued_by(self, client: str) -> float:
+        """Cost that ``client`` has waiting here."""
+        known = self._clients.get(client)
+        return known.cost if known is not None else 0.0
+
+    def push(self, entry: Entry) -> None:
+        """Let a request wait."""
+        client = self._clients.get(entry.ticket.client)
+        if client is None:
+            client = self._newcomer(entry.ticket.client)
+        if not client.entries:
+            self.active += 1
+        client.entries[entry.ticket.id] = entry
+        client.cost += entry.ticket.work.cost
+        self.depth += 1
+        self.cost += entry.ticket.work.cost
+
+    def _newcomer(self, name: str) -> Client:
+        self._keys += 1
+        client = Client(name, self._keys, self.round, int(self.round) - 1)
+        self._clients[name] = client
+        self._rounds.add(client.date, client.key, client)
+        return client
+
+    def head(self) -> Entry | None:
+        """The request that is next in fair order."""
+        while self.depth:
+            found = self._rounds.first()
+            assert found is not None  # noqa: S101 - whoever waits is in the calendar
+            client = found[1]
+            if client.entries:
+                return next(iter(client.entries.values()))
+            self._rounds.discard(client.date, client.key)  # served, and its debt is paid
+            del self._clients[client.name]
+        return None
+
+    def serve(self, entry: Entry) -> None:
+        """The request is dispatched: its client pays for it."""
+        client = self._clients[entry.ticket.client]
+        rounds = entry.ticket.work.cost / self._quantum
+        start = max(client.due, self.round)
+        client.due = start + rounds
+        self.round += rounds / self.active
+        self.remove(entry)
+        if self.depth:
+            self._rounds.discard(client.date, client.key)
+            client.date = int(client.due)
+            self._rounds.add(client.date, client.key, client)
+
+    def remove(self, entry: Entry) -> None:
+        """The request no longer waits."""
+        client = self._clients[entry.ticket.client]
+        del client.entries[entry.ticket.id]
+        client.cost -= entry.ticket.work.cost
+        self.cost -= entry.ticket.work.cost
+        self.depth -= 1
+        if not client.entries:
+            self.active -= 1
+            client.cost = 0.0
+        if not self.depth:
+            self._reset()
+
+
+class LaneQueue:
+    """The lanes that wait for one set of backends."""
+
+    def __init__(self, config: QueueConfig) -> None:
+        self.lanes = tuple(Lane(lane, config) for lane in config.lanes)
+        self._turn = 0
+
+    @property
+    def depth(self) -> int:
+        """Requests waiting."""
+        return sum(lane.depth for lane in self.lanes)
+
+    def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | None:
+        """Take out the request whose turn it is, together with the place that ``place`` found for it.
+
+        A request that must wait for its own lane's reason lets the other lanes go on; any other that finds no place
+        holds the dispatch, or a long one would starve behind small holes.
+        """
+        passed: list[Lane] = []
+        while (lane := self._next_lane(passed)) is not None:
+            entry = lane.head()
+            assert entry is not None  # noqa: S101 - lanes without a request have no turn
+            spot = place(entry)
+            if spot is Hold.ALL:
+                return None
+            if isinstance(spot, Hold):
+                lane.credit = min(lane.credit, entry.ticket.work.cost)
+                passed.append(lane)
+                continue
+            lane.credit -= entry.ticket.work.cost
+            lane.serve(entry)
+            return entry, spot
+        return None
+
+    def _next_lane(self, passed: Sequence[Lane]) -> Lane | None:
+        """Give the turn to the lane whose credit covers its head first, as if round after round had been walked."""
+        current = self.lanes[self._turn]
+        if current.depth and current not in passed and current.credit >= _cost_of_head(current):
+            return current
+        count = len(self.lanes)
+        order = [i % count for i in range(self._turn + 1, self._turn + 1 + count)]
+        order = [i for i in order if self.lanes[i].depth and self.lanes[i] not in passed]
+        if not order:
+            return None
+        lanes = [self.lanes[i] for i in order]
+        visits = [max(1, ceil((_cost_of_head(lane) - lane.credit) / lane.grant)) for lane in lanes]
+        fewest = min(visits)
+        winner = visits.index(fewest)
+        for i, lane in enumerate(lanes):
+            lane.credit += lane.grant * (fewest if i <= winner else fewest - 1)
+        self._turn = order[winner]
+        return lanes[winner]
+
+
+def _cost_of_head(lane: Lane) -> float:
+    head = lane.head()
+    return head.ticket.work.cost if head is not None else 0.0

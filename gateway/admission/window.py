@@ -1,0 +1,352 @@
+"""What one backend was seen doing: gauges of now, counters since the last decision, the unloaded pace.
+
+Everything the relay touches on each chunk is here, as plain attributes. The law that judges these figures is in
+``limit.py``; this file only measures.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from math import inf
+from typing import Final
+
+from gateway.model import Ticket, Usage
+
+LOW_CONCURRENCY: Final = 4
+"""Samples of the unloaded pace are taken with at most so many requests in flight: the only place where it shows."""
+
+STEP_PROMPT: Final = 8_192
+"""Prompts from this many tokens on take several engine steps to read (vLLM's ``max_num_batched_tokens`` is 2,048 to
+8,192): they occupy an engine's prefill by themselves."""
+
+HUGE_PROMPT: Final = 32_768
+"""Prompts from this many tokens on are read for longer than a decision window (seconds on any single accelerator)."""
+
+STALL_SECONDS: Final = 0.5
+STALL_TOKENS: Final = 5
+TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
+
+
+class LowBase:
+    """The unloaded pace: a low percentile of samples taken at low concurrency.
+
+    Fewer than 5 samples tell nothing; fewer than 30 give their P10; each full batch of 30 gives its P10 and may raise
+    the value by at most a tenth, or lower it at once. P10 and not the mean: a cold start has other prompts' prefill in
+    its samples. P10 and not the minimum: one freak sample must not stand for the engine.
+    """
+
+    __slots__ = ("_batch", "_value")
+
+    FEW: Final = 5
+    BATCH: Final = 30
+    RISE: Final = 1.1
+
+    def __init__(self) -> None:
+        self._batch: list[float] = []
+        self._value: float | None = None
+
+    def add(self, sample: float) -> None:
+        """Take one sample in seconds per token."""
+        batch = self._batch
+        batch.append(sample)
+        if len(batch) >= self.BATCH:
+            low = self._low()
+            self._value = low if self._value is None else min(low, self._value * self.RISE)
+            batch.clear()
+
+    def _low(self) -> float:
+        return sorted(self._batch)[len(self._batch) // 10]
+
+    @property
+    def value(self) -> float | None:
+        """Seconds per token, None before there are enough samples."""
+        if self._value is None and len(self._batch) >= self.FEW:
+            return self._low()
+        return self._value
+
+
+class Ratio:
+    """Exponentially smoothed ratio of sums: seconds over tokens, each smoothed by itself.
+
+    A mean of window means would give a window with few tokens (stretched by one long prefill) the weight of a full
+    one. The ratio of sums is the token-weighted mean, and by Little's law concurrency over throughput.
+    """
+
+    __slots__ = ("alpha", "seconds", "tokens")
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+        self.seconds = 0.0
+        self.tokens = 0.0
+
+    def add(self, seconds: float, tokens: float) -> None:
+        """Take one window's sums."""
+        keep = 1.0 - self.alpha
+        self.seconds = self.seconds * keep + seconds * self.alpha
+        self.tokens = self.tokens * keep + tokens * self.alpha
+
+    @property
+    def value(self) -> float | None:
+        """Seconds per token, None before the first token."""
+        return self.seconds / self.tokens if self.tokens > 0 else None
+
+
+class Window:
+    """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
+
+    __slots__ = (
+        "arrivals", "base_mark_seconds", "base_mark_tokens", "base_stream", "base_whole", "busy_sum", "crowded",
+        "cut_at", "drops", "e2e", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte",
+        "mark_seconds", "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls",
+        "standing", "start", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft",
+        "unstarted", "whole_answers", "whole_seconds", "whole_tokens",
+    )  # fmt: skip
+
+    def __init__(self, now: float = 0.0) -> None:
+        # Gauges: true at any instant.
+        self.inflight = 0
+        self.tokens = 0  # predicted KV tokens at the end of every request in flight
+        self.unstarted = 0  # streams without a first token
+        self.reading = 0  # of those, the ones with a prompt of several steps
+        self.huge = 0  # of those, the ones whose prompt is read for longer than a window
+        self.running: dict[int, Running] = {}
+        self.last_byte = now
+        self.others_at = -inf  # when a request of another than the last lane was last sent here
+        # Sums for ever; a window is the difference to its mark.
+        self.stream_seconds = 0.0
+        self.stream_tokens = 0
+        self.mark_seconds = 0.0
+        self.mark_tokens = 0
+        self.base_mark_seconds = 0.0
+        self.base_mark_tokens = 0
+        self.crowded = False  # more than LOW_CONCURRENCY were in flight since the base's mark
+        # What is remembered across decisions.
+        self.base_stream = LowBase()
+        self.base_whole = LowBase()
+        self.ttft: deque[tuple[float, float]] = deque(maxlen=256)
+        self.cut_at = -inf  # answers to requests sent before are not counted
+        self.e2e: float | None = None  # mean seconds of answers that are not streamed
+        self.served = Ratio(0.05)  # request-seconds per cost unit of finished requests
+        self.held = False  # a request was held by the token limit since the last tick
+        self.start = now
+        self._clear()
+
+    def _clear(self) -> None:
+        self.arrivals = 0
+        self.full = 0
+        self.drops = 0
+        self.stream_answers = 0
+        self.whole_answers = 0
+        self.whole_seconds = 0.0
+        self.whole_tokens = 0.0
+        self.busy_sum = 0
+        self.ticks = 0
+        self.held_ticks = 0
+        self.huge_ticks = 0
+        self.stalls = 0
+        self.preemptions = 0.0
+        self.standing: float = inf
+
+    def restart(self, now: float) -> None:
+        """Begin the next window."""
+        self.mark_seconds = self.stream_seconds
+        self.mark_tokens = self.stream_tokens
+        self.start = now
+        self._clear()
+
+    @property
+    def new_seconds(self) -> float:
+        """Stream-seconds of the gaps of this window."""
+        return self.stream_seconds - self.mark_seconds
+
+    @property
+    def new_tokens(self) -> int:
+        """Output events that ended these gaps."""
+        return self.stream_tokens - self.mark_tokens
+
+    @property
+    def blameless(self) -> bool:
+        """Whether a huge prompt was read for most of the window: it stretches every gap at any concurrency."""
+        return 2 * self.huge_ticks >= self.ticks > 0
+
+    def enter(self, running: Running) -> None:
+        """A request goes to the backend."""
+        if not self.inflight:
+            self.last_byte = running.sent
+        self.inflight += 1
+        self.crowded = self.crowded or self.inflight > LOW_CONCURRENCY
+        running.low = self.inflight <= LOW_CONCURRENCY
+        self.tokens += running.ticket.work.tokens
+        self.running[running.id] = running
+        running.begin()
+
+    def leave(self, permit_id: int) -> None:
+        """A request is over, however it ended."""
+        running = self.running.pop(permit_id)
+        running.end()
+        self.inflight -= 1
+        self.tokens -= running.ticket.work.tokens
+
+    def whole_answer(self, running: Running, usage: Usage | None, now: float) -> None:
+        """Count an answer that came in one piece: its pace is its whole time over its output tokens.
+
+        For routes without output tokens (embeddings, rerank, score) a request is one token. A request of which
+        nothing could be read (an unknown route) and that reports no usage teaches nothing.
+        """
+        shape = running.ticket.shape
+        seconds = now - running.sent
+        self.whole_answers += 1
+        self.e2e = seconds if self.e2e is None else self.e2e + 0.05 * (seconds - self.e2e)
+        reported = usage.completion_tokens if usage is not None else None
+        if reported is None and not (shape.prompt_bytes or shape.prompt_tokens or shape.media_tokens):
+            return
+        output = reported if reported is not None else running.ticket.work.output_tokens
+        tokens = max(1.0, output / shape.choices) if shape.generates else 1.0
+        if running.low and self.inflight <= LOW_CONCURRENCY:
+            self.base_whole.add(seconds / tokens)
+        if running.sent >= self.cut_at:
+            self.whole_seconds += seconds
+            self.whole_tokens += tokens
+
+    def tick(self) -> None:
+        """Take the samples of every 100 ms."""
+        self.ticks += 1
+        self.busy_sum += self.inflight
+        if self.huge:
+            self.huge_ticks += 1
+        else:
+            self.standing = min(self.standing, self.unstarted - min(self.reading, 1))
+        if self.held:
+            self.held_ticks += 1
+            self.held = False
+        self._sample_base()
+
+    def _sample_base(self) -> None:
+        # Over eight tokens, not per gap: engines that emit several tokens at once have gaps of zero among long ones.
+        tokens = self.stream_tokens - self.base_mark_tokens
+        if not self.crowded:
+            if tokens < 8:  # noqa: PLR2004 - see above
+                return
+            self.base_stream.add((self.stream_seconds - self.base_mark_seconds) / tokens)
+        self.base_mark_seconds = self.stream_seconds
+        self.base_mark_tokens = self.stream_tokens
+        self.crowded = self.inflight > LOW_CONCURRENCY
+
+    def count_silent(self, now: float) -> None:
+        """Count the streams that are silent now while others go on: the mark of preemption."""
+        for running in self.running.values():
+            running.check_silence(now)
+
+
+class Running:
+    """One request in flight whose answer comes in one piece. Also the permit's ``Progress``."""
+
+    __slots__ = ("id", "lane", "low", "sent", "ticket", "window")
+
+    def __init__(self, permit_id: int, ticket: Ticket, lane: int, window: Window, now: float) -> None:
+        self.id = permit_id
+        self.ticket = ticket
+        self.lane = lane
+        self.window = window
+        self.sent = now
+        self.low = False  # few were in flight when it was sent
+
+    def output(self, events: int, now: float) -> None:  # noqa: ARG002 - part of Progress
+        """Tell that the backend lives."""
+        self.window.last_byte = now
+
+    def begin(self) -> None:
+        """It was sent."""
+
+    def end(self) -> None:
+        """It is over."""
+
+    def check_silence(self, now: float) -> None:
+        """An answer in one piece is silent by nature."""
+
+    @property
+    def started(self) -> bool:
+        """Whether output was seen; never for an answer in one piece."""
+        return False
+
+
+class Streaming(Running):
+    """One stream in flight."""
+
+    __slots__ = ("_choices", "_huge", "_last", "_objective", "_open", "_reading", "_seen", "_stalled")
+
+    def __init__(
+        self, permit_id: int, ticket: Ticket, lane: int, window: Window, now: float, objective: float | None
+    ) -> None:
+        super().__init__(permit_id, ticket, lane, window, now)
+        self._objective = objective  # TTFT, seconds
+        self._choices = ticket.shape.choices  # so many sequences share the stream
+        self._last: float | None = None
+        self._seen = 0
+        self._stalled = False
+        self._open = False
+        self._reading = ticket.work.prompt_tokens >= STEP_PROMPT
+        self._huge = ticket.work.prompt_tokens >= HUGE_PROMPT
+
+    @property
+    def started(self) -> bool:
+        """Whether its first token came."""
+        return self._last is not None
+
+    def begin(self) -> None:
+        """It was sent."""
+        self._open = True
+        self._count_unstarted(1)
+
+    def end(self) -> None:
+        """It is over; what it reports from now on is not counted."""
+        self._open = False
+        if self._last is None:
+            self._count_unstarted(-1)
+
+    def _count_unstarted(self, step: int) -> None:
+        window = self.window
+        window.unstarted += step
+        if self._reading:
+            window.reading += step
+        if self._huge:
+            window.huge += step
+
+    def output(self, events: int, now: float) -> None:
+        """Count ``events`` output events at ``now``: a handful of attribute updates, for it runs on every chunk."""
+        window = self.window
+        window.last_byte = now
+        last = self._last
+        if last is None:
+            self._first_token(now)
+            return
+        self._last = now
+        gap = now - last
+        if gap > STALL_SECONDS:
+            self._check_stall()
+        window.stream_seconds += gap * self._choices
+        window.stream_tokens += events
+        self._seen = window.stream_tokens
+        self._stalled = False
+
+    def _first_token(self, now: float) -> None:
+        if not self._open:
+            return
+        self._last = now
+        self._count_unstarted(-1)
+        window = self.window
+        self._seen = window.stream_tokens
+        if self._objective is not None and self.sent > window.cut_at:
+            window.ttft.append((now, (now - self.sent) / self._objective))
+
+    def check_silence(self, now: float) -> None:
+        """Count it once as stalled if it is silent while the others go on."""
+        if self._last is not None and now - self._last > STALL_SECONDS:
+            self._check_stall()
+
+    def _check_stall(self) -> None:
+        # Judged by what the others got meanwhile: where a prefill stops everybody, nobody is preempted.
+        window = self.window
+        if not self._stalled and window.stream_tokens - self._seen > STALL_TOKENS * window.inflight:
+            self._stalled = True
+            window.stalls += 1
