@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 from collections.abc import Sequence
+from typing import Final
 
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
+from gateway.dialects.engines import ENGINES
+from gateway.dialects.registry import standard
 from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.config import ProxyConfig
+from gateway.proxy.gate import Gate
+from gateway.proxy.handler import Handler
+from gateway.proxy.listener import ClientServer
+from gateway.proxy.prober import Prober
+from gateway.proxy.upstream import Upstream
+
+_log = logging.getLogger(__name__)
+
+_UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut requests to give back what they hold
+_DESCRIPTORS: Final = 65_536  # two to a request: ample for 30,000 streams
 
 
 class Gateway:
@@ -26,7 +42,16 @@ class Gateway:
         observers: Sequence[Observer] = (),
     ) -> None:
         """Compose; nothing is opened before ``start``."""
-        raise NotImplementedError
+        self._config = config
+        self._gate = Gate(controller)
+        self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
+        engines = {backend.name: ENGINES[backend.kind] for backend in backends}
+        self._prober = Prober(config.probe, self._upstreams, engines, self._gate)
+        dialects = standard(allow_admin=config.allow_admin_routes)
+        self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers)
+        self._clients: ClientServer | None = None
+        self._listener: asyncio.Server | None = None
+        self._stopped: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Listen and probe. Starts whether or not any backend answers.
@@ -34,26 +59,73 @@ class Gateway:
         Raises:
             OSError: the address cannot be bound.
         """
-        raise NotImplementedError
+        raise_descriptor_limit()
+        config = self._config
+        self._clients = ClientServer(self._handler, config)
+        self._listener = await asyncio.get_running_loop().create_server(
+            self._clients, config.host, config.port, backlog=config.backlog
+        )
+        self._prober.start()
 
     @property
     def url(self) -> str:
         """Where it listens, with the port really bound."""
-        raise NotImplementedError
+        if self._listener is None:
+            raise RuntimeError("the gateway is not started")
+        host, port = self._listener.sockets[0].getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     @property
     def in_flight(self) -> int:
         """Requests being served now, queued ones included."""
-        raise NotImplementedError
+        return self._handler.in_flight
 
     def state(self) -> GatewayState:
         """Admission's state (for /state, /readyz and the metrics)."""
-        raise NotImplementedError
+        return self._gate.state()
 
     async def drain(self) -> None:
-        """Refuse new work with 503 and ``Connection: close``, let the rest finish within the grace time, then stop."""
-        raise NotImplementedError
+        """Refuse new work with 503 and ``Connection: close``, let the rest finish within the grace time, then stop.
+
+        The port stays open meanwhile: whoever comes before the load balancer has noticed gets an answer to act on.
+        """
+        if not self._gate.draining:
+            _log.info("draining: %d requests in flight, %g s of grace", self.in_flight, self._config.drain_grace)
+            self._gate.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_grace):
+                await self._handler.idle.wait()
+        await self.stop()
 
     async def stop(self) -> None:
         """Cut everything that is left and close. Idempotent."""
-        raise NotImplementedError
+        if self._stopped is None:
+            self._stopped = asyncio.create_task(self._stop())
+        await asyncio.shield(self._stopped)
+
+    async def _stop(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        await self._prober.stop()
+        if self._clients is not None:
+            self._handler.cutting = True
+            if self.in_flight:
+                _log.warning("cutting %d requests", self.in_flight)
+            await self._clients.close(_UNWIND)
+        for upstream in self._upstreams.values():
+            upstream.close()
+        self._gate.close()
+
+
+def raise_descriptor_limit() -> None:
+    """Lift the soft limit on open files as far as the hard one allows, and say so where that is little."""
+    try:
+        import resource  # not on Windows
+    except ImportError:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < _DESCRIPTORS:
+        _log.warning("only %d files may be open at once: about %d requests; raise ulimit -n", wanted, wanted // 2)

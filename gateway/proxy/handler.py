@@ -1,0 +1,299 @@
+"""The path of one request, top to bottom.
+
+A POST is sent to a backend once. It goes to another one only after a connection could not be made at all, and to a
+fresh connection of the same one only where the reused connection proves that nothing of it arrived. A backend's 429 or
+503 passes to the client untouched. What ends otherwise before a status line was sent is 502 or 504.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Final
+
+from aiohttp import web
+
+from gateway.admission.estimator import Estimator
+from gateway.dialects.base import Fault
+from gateway.dialects.registry import INVALID, Dialects
+from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket
+from gateway.proxy.catalog import MODELS, Catalog
+from gateway.proxy.config import ProxyConfig
+from gateway.proxy.gate import Gate
+from gateway.proxy.http import refusal, request_head
+from gateway.proxy.inbound import Call, Refused
+from gateway.proxy.listener import CLOSE, KEEP_ALIVE, Written
+from gateway.proxy.relay import FAILURES, End, Relay, Wire
+from gateway.proxy.upstream import Upstream
+
+_log = logging.getLogger(__name__)
+
+_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529: overloaded
+_WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
+
+
+class Handler:
+    """Called by the listener with every request."""
+
+    def __init__(
+        self,
+        config: ProxyConfig,
+        dialects: Dialects,
+        estimator: Estimator,
+        gate: Gate,
+        upstreams: Mapping[str, Upstream],
+        observers: Sequence[Observer],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._dialects = dialects
+        self._estimator = estimator
+        self._gate = gate
+        self._upstreams = upstreams
+        self._observers = tuple(observers)
+        self._clock = clock
+        self._catalog = Catalog(config.models_timeout)
+        self._ticket_ids = itertools.count(1)
+        self._turn = 0
+        self.in_flight = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.cutting = False  # the grace time is over: whoever is cut now did not leave by itself
+
+    # -- one request ------------------------------------------------------------------------------------------------
+
+    async def __call__(self, request: web.BaseRequest) -> Written:
+        """Serve one request; returns when its answer is written."""
+        call = Call(request, self._clock())
+        self.in_flight += 1
+        self.idle.clear()
+        try:
+            return await self._serve(call)
+        except Refused as refused:
+            return self._refuse(call, refused)
+        except (asyncio.CancelledError, ConnectionError):
+            call.record.outcome = Outcome.CLIENT_GONE
+            call.record.error = "cut at the end of the drain's grace time" if self.cutting else None
+            raise
+        except Exception:  # the client gets an answer, whatever the fault is
+            _log.exception("request %s failed inside the gateway", call.id)
+            return self._refuse(call, _INTERNAL)
+        finally:
+            self.in_flight -= 1
+            if not self.in_flight:
+                self.idle.set()
+            self._tell(call)
+
+    async def _serve(self, call: Call) -> Written:
+        call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)
+        self._refuse_unread(call)
+        body = await call.read_body(self._config.max_body, self._config.client_timeout)
+        call.timeline.read = self._clock()
+        shape = call.dialect.read_request(call.record.route, call.request.headers.get("Content-Type", ""), body)
+        wire = self._wire(call, body)
+        if call.record.route.access is Access.ADMIT:
+            return await self._admitted(call, shape, wire)
+        if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
+            return await self._models(call, shape, wire)
+        return await self._bypass(call, shape, wire, self._live(shape.model))
+
+    def _refuse_unread(self, call: Call) -> None:
+        """Refuse what is never taken, before a byte of the body is: a client that waits for 100 then sends none."""
+        if call.method == "CONNECT" or call.upgrades_to_websocket():
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "The gateway relays plain HTTP, not upgrades.")
+        if call.record.route is INVALID:
+            raise Refused(HTTPStatus.BAD_REQUEST, "invalid_path", "The path of the request cannot be read.")
+        if call.record.route.access is Access.DENY:
+            message = "This is administration of the engine; GATEWAY_ALLOW_ADMIN_ROUTES lets it pass."
+            raise Refused(HTTPStatus.FORBIDDEN, "admin_route_denied", message)
+        call.check_length(self._config.max_body)
+
+    async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
+        """Work for the engine: wait for a permit, hold it until the last byte."""
+        ticket = self._ticket(call, shape, wire.body)
+        call.timeline.offered = self._clock()
+        end = End.CONNECT_FAILED
+        for _ in range(self._config.connect_attempts):
+            verdict = await self._gate.enter(ticket)
+            if isinstance(verdict, Rejection):
+                return self._reject(call, verdict)
+            relay, end = await self._permitted(call, shape, wire, verdict)
+            if end is not End.CONNECT_FAILED:
+                return _finished(relay, end)
+            ticket = replace(ticket, avoid=ticket.avoid | {verdict.backend})
+        raise _failure(end)
+
+    async def _permitted(self, call: Call, shape: Shape, wire: Wire, permit: Permit) -> tuple[Relay, End]:
+        call.timeline.admitted = permit.granted_at
+        relay = self._relay(call, shape, wire, permit)
+        outcome = Outcome.CLIENT_GONE  # what it is where the task is cancelled
+        try:
+            end = await relay.run(self._upstreams[permit.backend])
+            outcome = decide(end, relay)
+        except Exception:
+            outcome = Outcome.INTERNAL_ERROR
+            raise
+        finally:
+            self._gate.leave(permit, outcome, relay.usage)
+            call.note(relay, permit.backend, outcome)
+        if outcome is Outcome.COMPLETED and relay.usage is not None:
+            self._estimator.learn(shape, relay.usage, permit.ticket.client)
+        return relay, end
+
+    async def _bypass(self, call: Call, shape: Shape, wire: Wire, upstreams: Sequence[Upstream]) -> Written:
+        """Cheap for the engine: any backend, at once, without a permit."""
+        end = End.CONNECT_FAILED
+        for upstream in upstreams[: self._config.connect_attempts]:
+            relay = self._relay(call, shape, wire, None)
+            outcome = Outcome.CLIENT_GONE
+            try:
+                end = await relay.run(upstream)
+                outcome = decide(end, relay)
+            finally:
+                call.note(relay, upstream.backend.name, outcome)
+            if end is not End.CONNECT_FAILED:
+                return _finished(relay, end)
+        raise _failure(end)
+
+    async def _models(self, call: Call, shape: Shape, wire: Wire) -> Written:
+        """The union of what every live backend serves; where none answers well, the first one speaks for itself."""
+        live = self._live(None)
+        body = await self._catalog.union(live, replace(wire, head=self._head(call, b"", without=b"accept-encoding")))
+        if body is None:
+            return await self._bypass(call, shape, wire, live)
+        call.record.outcome = Outcome.COMPLETED
+        return call.reply(HTTPStatus.OK, (), ("application/json", body), keep_alive=not self._gate.draining)
+
+    # -- what is made for it ----------------------------------------------------------------------------------------
+
+    def _ticket(self, call: Call, shape: Shape, body: bytes) -> Ticket:
+        client = call.client(self._config)
+        retries = call.retries()
+        ticket = Ticket(
+            id=next(self._ticket_ids),
+            shape=shape,
+            work=self._estimator.estimate(shape, client),
+            client=client,
+            attempt=retries.attempt,
+            read_timeout=retries.read_timeout,
+            fingerprint=call.fingerprint(client, body),
+            body_bytes=len(body),
+        )
+        call.record.ticket = ticket
+        call.record.lane = self._gate.lane(ticket)
+        return ticket
+
+    def _wire(self, call: Call, body: bytes) -> Wire:
+        return Wire(call.terms, self._head(call, body), body, call.id.encode("utf-8", "surrogateescape"))
+
+    @staticmethod
+    def _head(call: Call, body: bytes, without: bytes = b"") -> Callable[[Upstream], bytes]:
+        target = call.target.encode("utf-8", "surrogateescape")
+
+        def head(upstream: Upstream) -> bytes:
+            return request_head(
+                b"%b %b%b HTTP/1.1" % (call.method.encode(), b"" if target == b"*" else upstream.prefix, target),
+                [header for header in call.headers if header[0].lower() != without] if without else call.headers,
+                host=upstream.host,
+                length=len(body) if body or call.method in _WITH_BODY else None,
+                request_id=call.id.encode("utf-8", "surrogateescape"),
+                peer=call.peer.encode(),
+                api_key=upstream.api_key,
+            )
+
+        return head
+
+    def _relay(self, call: Call, shape: Shape, wire: Wire, permit: Permit | None) -> Relay:
+        due = permit is not None and shape.generates
+        progress = None if permit is None else permit.progress
+        relay = Relay(
+            call.connection, wire, call.timeline, self._config, call.dialect, shape, output_due=due, progress=progress
+        )
+        relay.keep_alive = relay.keep_alive and not self._gate.draining
+        return relay
+
+    def _live(self, model: str | None) -> list[Upstream]:
+        """Backends in turn: those that serve the model and are not down first, then the rest."""
+        self._turn += 1
+        names = list(self._upstreams)
+        start = self._turn % len(names)
+        rotated = [self._upstreams[name] for name in names[start:] + names[:start]]
+        return sorted(
+            rotated, key=lambda upstream: self._gate.is_down(upstream.backend.name) or not _serves(upstream, model)
+        )
+
+    # -- answers of the gateway's own -------------------------------------------------------------------------------
+
+    def _reject(self, call: Call, rejection: Rejection) -> Written:
+        status, message, headers = refusal(rejection)
+        call.record.outcome = Outcome.REFUSED
+        call.record.reason = rejection.reason
+        call.record.retry_after = rejection.retry_after
+        content = call.dialect.rejection(call.record.route, rejection, message, status)
+        return call.reply(status, headers, content, keep_alive=rejection.reason is not Reason.DRAINING)
+
+    def _refuse(self, call: Call, refused: Refused) -> Written:
+        record = call.record
+        record.outcome, record.error = refused.outcome, record.error or refused.message
+        if record.status:  # an answer was begun
+            return CLOSE
+        content = call.dialect.failure(record.route, refused.message, refused.status, refused.code)
+        return call.reply(refused.status, refused.headers, content, keep_alive=not self._gate.draining)
+
+    def _tell(self, call: Call) -> None:
+        call.timeline.finished = self._clock()
+        for observer in self._observers:
+            try:
+                observer.observe(call.record)
+            except Exception:
+                _log.exception("%s stumbled over a record", type(observer).__name__)
+
+
+_INTERNAL: Final = Refused(
+    HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "The gateway failed.", Outcome.INTERNAL_ERROR
+)
+
+_ENDS: Final = {
+    End.CONNECT_FAILED: Outcome.CONNECT_FAILED,
+    End.NO_DESCRIPTORS: Outcome.INTERNAL_ERROR,
+    End.LOST: Outcome.BACKEND_LOST,
+    End.EMPTY: Outcome.BACKEND_LOST,
+    End.SILENT: Outcome.BACKEND_SILENT,
+}
+_FAULTS: Final = {Fault.BUSY: Outcome.BACKEND_BUSY, Fault.FAILED: Outcome.BACKEND_ERROR, None: Outcome.COMPLETED}
+
+
+def decide(end: End, relay: Relay) -> Outcome:
+    """What became of a relayed request. (A client that left is known by its cancelled task.)"""
+    if end is not End.COMPLETE:
+        return _ENDS[end]
+    if relay.status in _BUSY:
+        return Outcome.BACKEND_BUSY
+    if relay.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Outcome.BACKEND_ERROR
+    if relay.status >= HTTPStatus.BAD_REQUEST:
+        return Outcome.CLIENT_ERROR
+    return _FAULTS[relay.fault]
+
+
+def _finished(relay: Relay, end: End) -> Written:
+    if not relay.status:
+        raise _failure(end)
+    return KEEP_ALIVE if relay.keep_alive else CLOSE
+
+
+def _failure(end: End) -> Refused:
+    """The answer where the backend gave none. One that was silent so long is not worth asking again at once."""
+    message, status, code = FAILURES[end]
+    hint = ("x-should-retry", "false") if end is End.SILENT else ("Retry-After", "1")
+    return Refused(status, code, message, _ENDS[end], (hint,))
+
+
+def _serves(upstream: Upstream, model: str | None) -> bool:
+    models = upstream.backend.models
+    return model is None or not models or model in models

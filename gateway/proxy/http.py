@@ -1,0 +1,254 @@
+"""Heads and headers as bytes: what is taken out, what is put in, and how a body is framed.
+
+Everything else of a head passes as it came: order, case, duplicates, reason phrase. Rules are RFC 9110 section 7.6.1
+(hop-by-hop) and RFC 9112 section 6 (framing).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+from http import HTTPStatus
+from typing import Final
+
+from gateway.model import Reason, Rejection
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+
+# Headers by which routers of known inference stacks are told an address to call (llm-d's prefill and encode sidecar,
+# Envoy's original-destination cluster and the endpoint picker). A client must never choose where a request goes.
+_ROUTING: Final = frozenset(
+    {
+        b"x-prefiller-url",
+        b"x-prefiller-host-port",
+        b"x-prefiller-hosts-ports",
+        b"x-encoder-hosts-ports",
+        b"x-data-parallel-host-port",
+        b"x-envoy-original-dst-host",
+        b"x-gateway-destination-endpoint",
+        b"x-gateway-destination-endpoint-subset",
+    }
+)
+
+_REPLACED_IN_REQUEST: Final = (
+    _HOP_BY_HOP | _ROUTING | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
+)
+_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
+_REPLACED_IN_RESPONSE: Final = _HOP_BY_HOP | {b"x-request-id"}
+
+
+@unique
+class Framing(Enum):
+    """How the end of a response body is told to the client."""
+
+    NONE = "none"  # no body: HEAD, 204, 304
+    LENGTH = "length"  # Content-Length, as the backend gave it
+    CHUNKED = "chunked"
+    CLOSE = "close"  # by the end of the connection: clients of HTTP/1.0
+
+
+@dataclass(slots=True)
+class ResponseHead:
+    """A backend's status line and headers. ``length`` is None where the backend gave none, or framed by chunks."""
+
+    status: int
+    reason: bytes
+    headers: list[tuple[bytes, bytes]]
+    chunked: bool = False
+    length: int | None = None
+
+    def get(self, name: bytes) -> str:
+        """Value of the first header ``name`` (lower case), or an empty string."""
+        for key, value in self.headers:
+            if key.lower() == name:
+                return value.decode("latin-1")
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTerms:
+    """What the client's request settles about the answer it can take."""
+
+    method: str
+    http10: bool = False
+    keep_alive: bool = True
+    trailers: bool = False  # it said ``TE: trailers``
+
+
+def listed(headers: Headers, name: bytes) -> set[bytes]:
+    """Lower-case members of every comma-separated header ``name`` (lower case)."""
+    return {
+        item.strip().lower()
+        for key, value in headers
+        if key.lower() == name
+        for item in value.split(b",")
+        if item.strip()
+    }
+
+
+def request_head(
+    line: bytes,
+    headers: Headers,
+    *,
+    host: bytes,
+    length: int | None = None,
+    request_id: bytes | None = None,
+    peer: bytes | None = None,
+    api_key: bytes | None = None,
+    close: bool = False,
+) -> bytes:
+    """Head for the backend. ``length`` None: no body and no Content-Length; ``peer`` joins X-Forwarded-For."""
+    dropped = _REPLACED_IN_REQUEST | listed(headers, b"connection")
+    if api_key is not None:
+        dropped |= _CREDENTIALS
+    out = [line, b"Host: " + host]
+    hops = []
+    for name, value in headers:
+        lower = name.lower()
+        if lower not in dropped:
+            out.append(name + b": " + value)
+        elif lower == b"x-forwarded-for":
+            hops.append(value)
+    if api_key is not None:
+        out.append(b"Authorization: Bearer " + api_key)
+    if peer is not None:
+        out.append(b"X-Forwarded-For: " + b", ".join([*hops, peer]))
+    if request_id is not None:
+        out.append(b"X-Request-Id: " + request_id)
+    if length is not None:
+        out.append(b"Content-Length: %d" % length)
+    if close:
+        out.append(b"Connection: close")
+    out.append(b"\r\n")
+    return b"\r\n".join(out)
+
+
+def framing(head: ResponseHead, terms: ClientTerms) -> Framing:
+    """How the answer's body is framed for this client."""
+    if terms.method == "HEAD" or head.status in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
+        return Framing.NONE
+    if head.length is not None:
+        return Framing.LENGTH
+    return Framing.CLOSE if terms.http10 else Framing.CHUNKED
+
+
+def response_head(
+    head: ResponseHead, terms: ClientTerms, framed: Framing, *, keep_alive: bool, request_id: bytes, timing: bytes
+) -> bytes:
+    """Head for the client: the backend's own, with exactly one framing header and the gateway's additions."""
+    dropped = _REPLACED_IN_RESPONSE | listed(head.headers, b"connection")
+    if head.status == HTTPStatus.NO_CONTENT or head.length is None:
+        dropped |= {b"content-length"}
+    out = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
+    seen = set()
+    for name, value in head.headers:
+        lower = name.lower()
+        if lower in dropped or (lower == b"content-length" and lower in seen):
+            continue
+        seen.add(lower)
+        out.append(name + b": " + value)
+    if framed is Framing.CHUNKED:
+        out.append(b"Transfer-Encoding: chunked")
+        if terms.trailers:
+            out.append(b"Trailer: Server-Timing")
+    if head.get(b"content-type").startswith("text/event-stream"):
+        out.extend(line for name, line in _UNBUFFERED if name not in seen)
+    out.extend(
+        (b"X-Request-Id: " + request_id, b"Server-Timing: " + timing, *_connection(terms, keep_alive=keep_alive))
+    )
+    out.append(b"\r\n")
+    return b"\r\n".join(out)
+
+
+# What tells nginx and browsers not to hold back or keep a stream.
+_UNBUFFERED: Final = (
+    (b"x-accel-buffering", b"X-Accel-Buffering: no"),
+    (b"cache-control", b"Cache-Control: no-cache"),
+)
+
+
+def own_reply(
+    status: int,
+    headers: Iterable[tuple[str, str]],
+    content_type: str,
+    body: bytes,
+    terms: ClientTerms,
+    *,
+    keep_alive: bool,
+) -> bytes:
+    """A whole answer of the gateway's own."""
+    out = [f"HTTP/1.1 {status} {_phrase(status)}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
+    out.extend(f"{name}: {value}" for name, value in headers)
+    out.extend(line.decode() for line in _connection(terms, keep_alive=keep_alive))
+    return "\r\n".join(out).encode("latin-1") + b"\r\n\r\n" + (b"" if terms.method == "HEAD" else body)
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""
+
+
+def _connection(terms: ClientTerms, *, keep_alive: bool) -> tuple[bytes, ...]:
+    if not keep_alive:
+        return (b"Connection: close",)
+    return (b"Connection: keep-alive",) if terms.http10 else ()
+
+
+def chunk(data: bytes) -> bytes:
+    """``data`` (not empty) as one chunk."""
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Refusals
+# --------------------------------------------------------------------------------------------------------------
+
+# 429 says contended, 503 says that nobody can serve: gateways in front (GPUStack's Envoy, nginx where so configured)
+# send a POST again on 503 but not on 429.
+_REFUSALS: Final = {
+    Reason.QUEUE_FULL: (429, "Too many requests are waiting already."),
+    Reason.DEADLINE: (429, "The request could not start in time."),
+    Reason.QUEUE_TIMEOUT: (429, "The request waited too long for a free place."),
+    Reason.RETRY_BUDGET: (429, "Too many requests are retries."),
+    Reason.NO_BACKEND: (503, "No backend can serve the request now."),
+    Reason.DRAINING: (503, "This gateway is shutting down."),
+}
+
+
+def refusal(rejection: Rejection) -> tuple[int, str, list[tuple[str, str]]]:
+    """(status, message, headers) of a refusal.
+
+    ``Retry-After`` is whole seconds, rounded up and never 0 (integer parsers reject fractions, and SDKs read 0 as
+    unset); ``retry-after-ms`` is what the OpenAI and Anthropic SDKs prefer; ``x-envoy-ratelimited`` keeps Envoy from
+    trying again.
+    """
+    status, sentence = _REFUSALS[rejection.reason]
+    seconds = max(1, math.ceil(rejection.retry_after))
+    headers = [
+        ("Retry-After", str(seconds)),
+        ("retry-after-ms", str(max(1, round(rejection.retry_after * 1000)))),
+        ("x-gateway-shed-reason", rejection.reason.value),
+    ]
+    if rejection.should_retry is not None:
+        headers.append(("x-should-retry", "true" if rejection.should_retry else "false"))
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        headers.append(("x-envoy-ratelimited", "true"))
+    return status, f"{sentence} Retry after {seconds} s.", headers

@@ -1,0 +1,227 @@
+"""A client's request: what its head says, its body within bounds, and the way to answer it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, cast
+
+from aiohttp import web
+
+from gateway.dialects.base import Dialect
+from gateway.model import Access, Outcome, Record, Route, Timeline
+from gateway.proxy.config import ProxyConfig
+from gateway.proxy.http import ClientTerms, listed, own_reply
+from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
+from gateway.proxy.relay import Relay
+
+_SAMPLE: Final = 32 * 1024  # of a larger body, the fingerprint takes so much of either end
+_ID_LIMIT: Final = 256
+
+
+class Refused(Exception):  # noqa: N818 - not an error: one of the answers
+    """The gateway answers this request itself. ``code`` is the error's machine-readable word."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        outcome: Outcome = Outcome.CLIENT_ERROR,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.outcome = outcome
+        self.headers = headers
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """What the client says of its own patience: ``attempt`` 0 is a first one; ``read_timeout`` in seconds."""
+
+    attempt: int
+    read_timeout: float | None
+
+
+class Call:
+    """One request of a client and everything that becomes known of it."""
+
+    def __init__(self, request: web.BaseRequest, now: float) -> None:
+        self.request = request
+        self.connection = cast("ClientConnection", request.protocol)
+        self.dialect: Dialect
+        self.method = request.method
+        self.target = _origin_form(request.raw_path)
+        self.headers = request.raw_headers
+        te = b"trailers" in listed(self.headers, b"te") if "TE" in request.headers else False
+        self.terms = ClientTerms(
+            method=self.method,
+            http10=request.version.minor == 0,
+            keep_alive=request.keep_alive,
+            trailers=te and request.version.minor != 0,
+        )
+        self.id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        self.timeline = Timeline(received=now)
+        self.record = Record(
+            request_id=self.id[:_ID_LIMIT],
+            ticket=None,
+            route=UNRESOLVED,
+            method=self.method,
+            path=self.target.partition("?")[0],
+            timeline=self.timeline,
+            outcome=Outcome.INTERNAL_ERROR,
+            status=0,
+        )
+        self.body_pending = request.can_read_body
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self.request.remote or ""
+
+    def client(self, config: ProxyConfig) -> str:
+        """Who it is for fairness: the configured header, else a hash of the API key, else the address."""
+        headers = self.request.headers
+        if config.client_header is not None and (named := headers.get(config.client_header)):
+            return named
+        key = headers.get("Authorization") or headers.get("X-Api-Key")
+        if not key:
+            return self.peer
+        return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+    def retries(self) -> Retries:
+        """What the SDKs of OpenAI and Anthropic say with every call (``x-stainless-*``)."""
+        headers = self.request.headers
+        count = headers.get("X-Stainless-Retry-Count", "")
+        timeout = headers.get("X-Stainless-Read-Timeout") or headers.get("X-Stainless-Timeout")
+        return Retries(int(count) if count.isdecimal() else 0, _seconds(timeout))
+
+    def fingerprint(self, client: str, body: bytes) -> int:
+        """Recognises the same call sent again; of a large body the ends and the length speak for the whole."""
+        digest = hashlib.blake2b(
+            f"{client}\n{self.target}\n{len(body)}\n".encode("utf-8", "surrogateescape"), digest_size=8
+        )
+        if len(body) <= 2 * _SAMPLE:
+            digest.update(body)
+        else:
+            digest.update(body[:_SAMPLE])
+            digest.update(body[-_SAMPLE:])
+        return int.from_bytes(digest.digest(), "big")
+
+    def upgrades_to_websocket(self) -> bool:
+        """Whether another protocol is asked for; other upgrades (h2c) may be ignored, as RFC 9110 7.8 allows."""
+        return self.request.headers.get("Upgrade", "").lower() == "websocket"
+
+    def note(self, relay: Relay, backend: str, outcome: Outcome) -> None:
+        """Take over what a relay found."""
+        record = self.record
+        record.backend, record.outcome = backend, outcome
+        record.status, record.usage, record.error = relay.status, relay.usage, relay.error
+        record.bytes_out = relay.bytes_out
+        record.attempts += relay.attempts
+
+    # -- the body ---------------------------------------------------------------------------------------------------
+
+    def check_length(self, limit: int) -> None:
+        """Refuse by Content-Length, before a byte of the body is taken."""
+        length = self.request.headers.get("Content-Length", "")
+        if length.isdecimal() and int(length) > limit:
+            raise too_large(limit)
+
+    async def read_body(self, limit: int, timeout: float) -> bytes:
+        """The whole body.
+
+        Raises:
+            Refused: it is larger than ``limit``, or stopped coming for ``timeout`` seconds.
+        """
+        if not self.body_pending:
+            return b""
+        content = self.request.content
+        if self.terms.http10 is False and not content.total_bytes and self._expects_continue():
+            self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        parts: list[bytes] = []
+        size = 0
+        while not content.at_eof():
+            part = await self._next(timeout)
+            size += len(part)
+            if size > limit:
+                raise too_large(limit)
+            parts.append(part)
+        self.body_pending = False
+        self.record.bytes_in = size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def _next(self, timeout: float) -> bytes:
+        content = self.request.content
+        try:
+            if content.is_eof():
+                return await content.readany()
+            async with asyncio.timeout(timeout):
+                return await content.readany()
+        except TimeoutError:
+            raise Refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "The request's body stopped coming.") from None
+        except web.RequestPayloadError:
+            raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "The request's body is not valid HTTP.") from None
+
+    def _expects_continue(self) -> bool:
+        return self.request.headers.get("Expect", "").lower() == "100-continue"
+
+    # -- the answer -------------------------------------------------------------------------------------------------
+
+    def reply(
+        self, status: int, headers: Iterable[tuple[str, str]], content: tuple[str, bytes], *, keep_alive: bool
+    ) -> Written:
+        """Write a whole answer of the gateway's own. A connection whose body is unread does not stay open."""
+        keep_alive = keep_alive and self.terms.keep_alive and not self.body_pending
+        content_type, body = content
+        lines = [*headers, ("X-Request-Id", self.id)]
+        self._write(own_reply(status, lines, content_type, body, self.terms, keep_alive=keep_alive))
+        self.record.status = status
+        self.record.bytes_out = len(body)
+        return KEEP_ALIVE if keep_alive else CLOSE
+
+    def _write(self, data: bytes) -> None:
+        if self.connection.transport is not None:
+            self.connection.transport.write(data)
+
+
+UNRESOLVED: Final = Route("unresolved", Access.DENY)
+
+
+def too_large(limit: int) -> Refused:
+    """The refusal of a body above ``limit`` bytes."""
+    return Refused(
+        HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+        "request_too_large",
+        f"The request's body is larger than {limit} bytes. GATEWAY_MAX_BODY_SIZE sets this bound.",
+    )
+
+
+def _origin_form(target: str) -> str:
+    """The target as it goes on: path and query. What an absolute form says of a host is nobody's choice."""
+    if target.startswith("/") or target == "*":
+        return target
+    scheme, separator, rest = target.partition("://")
+    if not separator or not scheme.isalpha():
+        return "/" + target
+    slash = rest.find("/")
+    query = rest.find("?")
+    if slash < 0 or 0 <= query < slash:
+        return "/" + (rest[query:] if query >= 0 else "")
+    return rest[slash:]
+
+
+def _seconds(value: str | None) -> float | None:
+    try:
+        seconds = float(value) if value else math.nan
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds > 0 else None

@@ -1,0 +1,377 @@
+"""One answer on its way from a backend's connection to the client's transport, byte for byte.
+
+Everything happens inside the backend connection's ``data_received``: the reader listens, the timeline is marked, the
+bytes are written. The handler's task sleeps until the end. Backpressure: while the client's transport is full, the
+backend's is not read, so at most one read and one write buffer are held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, unique
+from http import HTTPStatus
+from typing import Final, Protocol
+
+from gateway.dialects.base import Dialect, Fault, ResponseReader
+from gateway.model import Progress, Shape, Timeline, Usage
+from gateway.proxy.config import ProxyConfig
+from gateway.proxy.http import ClientTerms, Framing, ResponseHead, chunk, framing, response_head
+from gateway.proxy.upstream import Connection, Upstream
+
+_log = logging.getLogger(__name__)
+
+_IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
+_OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
+
+
+@unique
+class End(Enum):
+    """How a relay ended, as far as the backend is concerned."""
+
+    COMPLETE = "complete"
+    CONNECT_FAILED = "connect_failed"  # nothing of the request was sent
+    NO_DESCRIPTORS = "no_descriptors"  # the gateway itself could not open a socket
+    LOST = "lost"
+    SILENT = "silent"
+    EMPTY = "empty"  # a success without a byte where output was due
+    STALE = "stale"  # a reused connection was dead before the request reached the backend
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """A request as it goes to any backend; ``head`` makes its head for one of them."""
+
+    terms: ClientTerms
+    head: Callable[[Upstream], bytes]
+    body: bytes
+    request_id: bytes
+
+
+class ClientSide(Protocol):
+    """What the relay needs of the client's connection."""
+
+    relay: Relay | None
+
+    @property
+    def transport(self) -> asyncio.Transport | None:
+        """None once the client is gone."""
+
+    @property
+    def writing_paused(self) -> bool:
+        """The client takes no more for now."""
+
+
+class Relay:
+    """One exchange. Afterwards ``status`` is what the client got (0: nothing yet), ``fault`` and ``usage`` are read."""
+
+    def __init__(
+        self,
+        client: ClientSide,
+        wire: Wire,
+        timeline: Timeline,
+        config: ProxyConfig,
+        dialect: Dialect,
+        shape: Shape,
+        *,
+        output_due: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._client = client
+        self._wire = wire
+        self._timeline = timeline
+        self._config = config
+        self._dialect = dialect
+        self._shape = shape
+        self._output_due = output_due
+        self._progress = progress
+        self._connection: Connection | None = None
+        self._ended: asyncio.Future[End] | None = None
+        self._reader: ResponseReader | None = None
+        self._held: ResponseHead | None = None
+        self._framing = Framing.NONE
+        self._streamed = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._limit = 0.0
+        self._last_byte = 0.0
+        self.status = 0
+        self.keep_alive = wire.terms.keep_alive
+        self.bytes_out = 0
+        self.attempts = 0
+        self.error: str | None = None
+
+    # -- the handler's side -----------------------------------------------------------------------------------------
+
+    async def run(self, upstream: Upstream) -> End:
+        """Send the request to ``upstream`` and relay its answer; cancelling closes the backend's connection."""
+        self._client.relay = self
+        try:
+            end = await self._exchange(upstream, upstream.pooled())
+            return await self._exchange(upstream, None) if end is End.STALE else end
+        finally:
+            self._client.relay = None
+            self._watch(None)
+            self.client_lost()
+
+    async def _exchange(self, upstream: Upstream, connection: Connection | None) -> End:
+        self.attempts += 1
+        try:
+            connection = connection or await upstream.connect()
+        except OSError as error:
+            self.error = f"no connection to the backend: {str(error) or type(error).__name__}"
+            return End.NO_DESCRIPTORS if error.errno in _OUT_OF_DESCRIPTORS else End.CONNECT_FAILED
+        self._ended = asyncio.get_running_loop().create_future()
+        self._connection = connection
+        self._timeline.sent = self._last_byte = time.monotonic()
+        self._watch(self._config.first_byte_timeout if self._shape.stream else self._config.answer_timeout)
+        wire = self._wire
+        connection.send(wire.head(upstream), wire.body, self, head_only=wire.terms.method == "HEAD")
+        if self._client.writing_paused:
+            connection.pause()
+        return await self._ended
+
+    @property
+    def usage(self) -> Usage | None:
+        """Token counts as the backend reported them."""
+        return None if self._reader is None else self._reader.usage
+
+    @property
+    def fault(self) -> Fault | None:
+        """An error that the backend said inside a success."""
+        return None if self._reader is None else self._reader.fault
+
+    # -- the client's side ------------------------------------------------------------------------------------------
+
+    def client_lost(self) -> None:
+        """The client is gone, or all is done: drop the backend's connection unless it was given back already."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.abort()
+
+    def pause(self) -> None:
+        """The client's transport is full."""
+        if self._connection is not None:
+            self._connection.pause()
+
+    def resume(self) -> None:
+        """The client's transport has room again."""
+        if self._connection is not None:
+            self._last_byte = time.monotonic()
+            self._connection.resume()
+
+    # -- the backend's side -----------------------------------------------------------------------------------------
+
+    def head(self, head: ResponseHead, now: float) -> None:
+        """Take the backend's head; it leaves with the data of the same turn."""
+        self._timeline.headers = now
+        self._held = head
+        self._framing = framing(head, self._wire.terms)
+        content_type = head.get(b"content-type")
+        # Some routes always stream, and some engines stream without saying so (vLLM's old demo server).
+        self._streamed = "event-stream" in content_type or (self._shape.stream and "/json" not in content_type)
+        if head.get(b"content-encoding") not in {"", "identity"}:
+            self._reader = _Opaque()
+        else:
+            self._reader = self._dialect.response_reader(self._shape, head.status, content_type)
+
+    def data(self, data: bytes, now: float, *, ended: bool) -> None:
+        """Pass body bytes on. This is the path of every chunk."""
+        if data:
+            if not self.bytes_out and not ended:
+                self._watch(self._config.idle_timeout)
+            self._last_byte = now
+            self.bytes_out += len(data)
+            self._listen(data, now)
+        elif ended and not self.bytes_out and self._empty():
+            self._fail(End.EMPTY, "the backend called the request a success and sent nothing")
+            return
+        out = chunk(data) if data and self._framing is Framing.CHUNKED else data
+        if self._held is not None:
+            out = self._take_head(now, ended=ended) + out
+        if ended:
+            self._listen(None, now)
+            out += self._last_chunk(now)
+        if out and (transport := self._client.transport) is not None:
+            transport.write(out)
+        if ended:
+            self._connection = None  # it went back to its pool, or is closed
+            self._finish(End.COMPLETE)
+
+    def lost(self, error: str) -> None:
+        """The backend's connection is gone before the end."""
+        connection = self._connection
+        stale = connection is not None and connection.reused and not connection.answered
+        if stale and connection is not None and (self._wire.terms.method in _IDEMPOTENT or connection.unreached()):
+            self._finish(End.STALE)
+        else:
+            self._fail(End.LOST, error)
+
+    def _listen(self, data: bytes | None, now: float) -> None:
+        """Let the reader hear; one that stumbles is let go, for the bytes matter more."""
+        reader = self._reader
+        if reader is None:
+            return
+        try:
+            events = reader.finish() if data is None else reader.feed(data)
+        except Exception:
+            _log.exception("the reader of %s stumbled over an answer", self._dialect.name)
+            self._reader = None
+            return
+        if events and self._streamed:
+            self._output(events, now)
+
+    def _output(self, events: int, now: float) -> None:
+        timeline = self._timeline
+        timeline.output_events += events
+        simultaneous = events - 1
+        if timeline.last_output is None:
+            timeline.first_output = now
+        else:
+            timeline.gaps.add(now - timeline.last_output)
+        if simultaneous:
+            timeline.gaps.add(0.0, simultaneous)
+        timeline.last_output = now
+        if self._progress is not None:
+            self._progress.output(events, now)
+
+    def _empty(self) -> bool:
+        head = self._held
+        status = self.status if head is None else head.status
+        return self._output_due and status == HTTPStatus.OK and self._framing is not Framing.NONE
+
+    # -- heads and ends ---------------------------------------------------------------------------------------------
+
+    def _take_head(self, now: float, *, ended: bool) -> bytes:
+        head, self._held = self._held, None
+        assert head is not None
+        if self._framing is Framing.CLOSE:
+            self.keep_alive = False
+        self.status = head.status
+        return response_head(
+            head,
+            self._wire.terms,
+            self._framing,
+            keep_alive=self.keep_alive,
+            request_id=self._wire.request_id,
+            timing=self._timing(now, ended=ended),
+        )
+
+    def _timing(self, now: float, *, ended: bool) -> bytes:
+        """``Server-Timing`` with what is known when the head leaves, in milliseconds.
+
+        A stream's head has the time in the queue, and the time to the first output where that came with it; the rest
+        follows in trailers if the client takes them. Other answers come whole with their head as a rule, so there
+        ``ttft`` and ``total`` are the time until the head.
+        """
+        timeline = self._timeline
+        parts = []
+        if timeline.admitted is not None and timeline.offered is not None:
+            parts.append(_duration("queue", timeline.admitted - timeline.offered))
+        if timeline.first_output is not None:
+            parts.append(_duration("ttft", timeline.first_output - timeline.received))
+        elif not self._streamed:
+            parts.append(_duration("ttft", now - timeline.received))
+        if ended or not self._streamed:
+            parts.append(_duration("total", now - timeline.received))
+        return ", ".join(parts).encode()
+
+    def _last_chunk(self, now: float) -> bytes:
+        if self._framing is not Framing.CHUNKED:
+            return b""
+        if not self._wire.terms.trailers:
+            return b"0\r\n\r\n"
+        return b"0\r\nServer-Timing: " + self._timing(now, ended=True) + b"\r\n\r\n"
+
+    def _fail(self, end: End, error: str) -> None:
+        self.error = error
+        self.client_lost()
+        if self.status:
+            self._break_off(end)
+        self._finish(end)
+
+    def _break_off(self, end: End) -> None:
+        """End what was begun so that the client can tell it from a whole answer.
+
+        No last chunk or too few bytes say so by themselves; where only the connection's end marks the body's, it must
+        be a reset. A stream that stands between two events also gets one in which the reason is said.
+        """
+        self.keep_alive = False
+        transport = self._client.transport
+        if transport is None:
+            return
+        if self._streamed and self._reader is not None and self._reader.between_events:
+            event = self._dialect.stream_failure(self._shape.route, *FAILURES[end])
+            if event and self._framing is Framing.CHUNKED:
+                transport.write(chunk(event))
+        if self._framing is Framing.CLOSE:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+
+    def _finish(self, end: End) -> None:
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(end)
+
+    # -- silence ----------------------------------------------------------------------------------------------------
+
+    def _watch(self, limit: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if limit is not None:
+            self._limit = limit
+            self._timer = asyncio.get_running_loop().call_later(limit, self._check)
+
+    def _check(self) -> None:
+        self._timer = None
+        left = self._limit - (time.monotonic() - self._last_byte)
+        if self._client.writing_paused:  # nobody listens to the backend now, so it cannot be called silent
+            left = self._limit
+        if left > _TIMER_SLACK:
+            self._timer = asyncio.get_running_loop().call_later(left, self._check)
+        else:
+            self._fail(End.SILENT, f"the backend sent nothing for {self._limit:g} s")
+
+
+_TIMER_SLACK: Final = 0.002
+
+# (message, status, code) of each failure, as the client is told; addresses and causes go to the log alone.
+FAILURES: Final = {
+    End.CONNECT_FAILED: ("The backend cannot be reached.", HTTPStatus.BAD_GATEWAY, "bad_gateway"),
+    End.NO_DESCRIPTORS: (
+        "The gateway is out of file descriptors.",
+        HTTPStatus.SERVICE_UNAVAILABLE,
+        "out_of_descriptors",
+    ),
+    End.LOST: (
+        "The backend closed the connection before its answer was complete.",
+        HTTPStatus.BAD_GATEWAY,
+        "bad_gateway",
+    ),
+    End.EMPTY: ("The backend sent an empty answer.", HTTPStatus.BAD_GATEWAY, "bad_gateway"),
+    End.SILENT: ("The backend sent nothing for too long.", HTTPStatus.GATEWAY_TIMEOUT, "gateway_timeout"),
+}
+
+
+def _duration(name: str, seconds: float) -> str:
+    return f"{name};dur={seconds * 1000:.1f}"
+
+
+class _Opaque:
+    """Stands in for a reader where the body is encoded (gzip ...): every read counts as one output event."""
+
+    usage: Usage | None = None
+    fault: Fault | None = None
+    complete = False
+    between_events = False
+
+    def feed(self, _data: bytes) -> int:
+        return 1
+
+    def finish(self) -> int:
+        return 0

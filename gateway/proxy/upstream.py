@@ -1,0 +1,390 @@
+"""Connections to one backend: opened, written to, listened to, kept for reuse.
+
+A connection carries one exchange at a time and pushes what arrives straight into its receiver, inside
+``data_received``: no coroutine is woken per chunk. That is what keeps a thousand streams on one core (waking one per
+chunk saturates at 13 to 19 thousand chunks a second; pushing takes 0.8 of a core at 20 thousand).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import ssl
+import struct
+import time
+from typing import Final, Protocol, cast
+from urllib.parse import urlsplit
+
+import httptools
+
+from gateway.model import Backend
+from gateway.proxy.config import ProxyConfig, TlsConfig
+from gateway.proxy.http import ResponseHead
+
+_COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
+_FIRST_FINAL_STATUS: Final = 200
+_SWITCHING: Final = 101
+_HEAD, _BODY, _DONE = "head", "body", "done"  # phases of an answer
+
+
+class Receiver(Protocol):
+    """Who takes the answer. Calls come in the order head, data (one or more), or lost at any time."""
+
+    def head(self, head: ResponseHead, now: float) -> None:
+        """The head is complete; ``data`` follows in the same turn of the loop, perhaps empty."""
+
+    def data(self, data: bytes, now: float, *, ended: bool) -> None:
+        """Body bytes without framing; ``ended``: the answer is complete with them."""
+
+    def lost(self, error: str) -> None:
+        """The connection ended or broke before the answer was complete."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection. ``answered``: at least one byte came back for the exchange at hand."""
+
+    __slots__ = (
+        "_acked",
+        "_chunks",
+        "_head",
+        "_head_only",
+        "_headers",
+        "_keep",
+        "_once",
+        "_parser",
+        "_paused",
+        "_phase",
+        "_pool",
+        "_reason",
+        "_receiver",
+        "_until_close",
+        "answered",
+        "idle_since",
+        "reused",
+        "transport",
+    )
+
+    def __init__(self, pool: Upstream) -> None:
+        self._pool = pool
+        self.transport: asyncio.Transport | None = None
+        self.reused = False
+        self.idle_since = 0.0
+        self._paused = False
+        self._acked: int | None = None
+        self._phase = _HEAD
+        self._keep = False
+        self._detach()
+
+    def _detach(self) -> None:
+        self._receiver: Receiver | None = None
+        self._parser: httptools.HttpResponseParser | None = None
+
+    # -- what the pool and the relay ask --------------------------------------------------------------------------
+
+    def send(
+        self, head: bytes, body: bytes, receiver: Receiver, *, head_only: bool = False, once: bool = False
+    ) -> None:
+        """Write a request; its answer goes to ``receiver``.
+
+        ``head_only``: the answer to HEAD has no body. ``once``: the connection is not kept for another request.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            receiver.lost("the connection was closed before the request was sent")
+            return
+        self._receiver = receiver
+        self._expect_head()
+        self._head_only = head_only
+        self._once = once
+        self._until_close = self._keep = self.answered = False
+        # A parser of its own for each answer: no state of the last one, and the answer to HEAD needs no mending.
+        self._parser = httptools.HttpResponseParser(self)
+        # A backend that gives both framings means chunks (RFC 9112 6.3); what leaves here has one.
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        self._acked = _bytes_acked(transport) if self.reused else None
+        if len(body) <= _COALESCE:
+            transport.write(head + body)
+        else:
+            transport.write(head)
+            transport.write(body)
+
+    def unreached(self) -> bool:
+        """Whether the peer surely got nothing of the request just written on a reused connection.
+
+        True where its TCP never acknowledged a byte of it: the request met a socket that the backend had closed
+        already, so it may be sent again. Where the system cannot say, the answer is False.
+        """
+        if self._acked is None or self.answered or self.transport is None:
+            return False
+        return _bytes_acked(self.transport) == self._acked
+
+    def readable(self) -> bool:
+        """Whether an idle connection has something to say, which can only be its end."""
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return True
+        if not hasattr(select, "poll"):
+            return False
+        poll = select.poll()
+        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(poll.poll(0))
+
+    def pause(self) -> None:
+        """Take no more from the backend until ``resume``."""
+        if not self._paused and self.transport is not None and not self.transport.is_closing():
+            self._paused = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Take from the backend again."""
+        if self._paused:
+            self._paused = False
+            if self.transport is not None and not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def abort(self) -> None:
+        """Close at once, and tell nobody."""
+        self._detach()
+        if self.transport is not None:
+            self.transport.abort()
+
+    # -- asyncio ----------------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is open."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._pool.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, then hand on what came in one go."""
+        parser = self._parser
+        if parser is None:  # nothing was asked
+            self.abort()
+            return
+        self.answered = True
+        try:
+            parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            if self._phase is not _DONE:
+                self._broken(f"the backend's answer is not HTTP: {error}")
+                return
+            self._keep = False
+        self._deliver()
+
+    def eof_received(self) -> None:
+        """The backend ended its side: the end of a body without framing, else a loss. Nothing is half-closed."""
+        receiver = self._receiver
+        if receiver is not None and self._until_close and self._phase is _BODY:
+            self.abort()
+            receiver.data(b"", time.monotonic(), ended=True)
+        else:
+            self._broken("the backend closed the connection")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is gone."""
+        self._pool.closed(self)
+        self._broken(f"the connection to the backend broke: {exc}")
+        self.transport = None
+
+    def _broken(self, error: str) -> None:
+        receiver = self._receiver
+        if receiver is not None:
+            self._receiver = None  # `unreached` is asked while the socket is still there
+            receiver.lost(error)
+        self.abort()
+
+    # -- httptools --------------------------------------------------------------------------------------------------
+
+    def _expect_head(self) -> None:
+        self._phase = _HEAD
+        self._reason = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head: ResponseHead | None = None
+        self._chunks: list[bytes] = []
+
+    def on_message_begin(self) -> None:
+        """Something follows the whole answer: nobody asked for it."""
+        if self._phase is _DONE:
+            self._keep = False
+
+    def on_status(self, reason: bytes) -> None:
+        """The reason phrase, perhaps in parts."""
+        self._reason += reason
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """One header, or one trailer: those are dropped."""
+        if self._phase is _HEAD:
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """The head is whole."""
+        status = cast("httptools.HttpResponseParser", self._parser).get_status_code()
+        if status < _FIRST_FINAL_STATUS and status != _SWITCHING:
+            return  # an interim answer; its end is met in on_message_complete
+        if self._phase is not _HEAD:
+            return
+        head = ResponseHead(status, self._reason, self._headers)
+        _read_framing(head)
+        self._head = head
+        self._phase = _DONE if self._head_only else _BODY
+        self._until_close = not head.chunked and head.length is None
+
+    def on_body(self, data: bytes) -> None:
+        """Body bytes without framing."""
+        if self._phase is _BODY:
+            self._chunks.append(data)
+
+    def on_message_complete(self) -> None:
+        """The answer is whole, or it was an interim one."""
+        if self._phase is _HEAD:
+            self._expect_head()
+        elif self._phase is _BODY:
+            self._phase = _DONE
+            self._keep = cast("httptools.HttpResponseParser", self._parser).should_keep_alive()
+
+    def _deliver(self) -> None:
+        receiver = self._receiver
+        head, chunks = self._head, self._chunks
+        ended = self._phase is _DONE
+        if receiver is None or not (chunks or ended or head):
+            return
+        now = time.monotonic()
+        if chunks:
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self._chunks = []
+        else:
+            data = b""
+        if head is not None:
+            self._head = None
+            receiver.head(head, now)
+        if ended:
+            self._finish()
+        receiver.data(data, now, ended=ended)
+
+    def _finish(self) -> None:
+        transport = self.transport
+        if not self._keep or self._once or transport is None or transport.is_closing() or transport.get_write_buffer_size():
+            self.abort()
+            return
+        self._detach()
+        self.resume()
+        self._pool.release(self)
+
+
+def _read_framing(head: ResponseHead) -> None:
+    for name, value in head.headers:
+        lower = name.lower()
+        if lower == b"transfer-encoding":
+            head.chunked = b"chunked" in value.lower()
+        elif lower == b"content-length":
+            head.length = int(value)
+    if head.chunked:
+        head.length = None
+
+
+def _bytes_acked(transport: asyncio.Transport) -> int | None:
+    """Bytes of ours that the peer's TCP acknowledged: ``tcpi_bytes_acked``, at offset 120 of Linux's struct tcp_info."""
+    if not hasattr(socket, "TCP_INFO"):
+        return None
+    try:
+        info = transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+    except OSError:
+        return None
+    return int(struct.unpack_from("=Q", info, 120)[0]) if len(info) == 128 else None  # noqa: PLR2004 - as asked for
+
+
+class Upstream:
+    """The connections of one backend."""
+
+    def __init__(self, backend: Backend, config: ProxyConfig) -> None:
+        self.backend = backend
+        url = urlsplit(backend.url)
+        self._address = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
+        self._tls = _tls_context(config.tls) if url.scheme == "https" else None
+        self._config = config
+        self.host = url.netloc.rpartition("@")[2].encode()
+        self.prefix = url.path.rstrip("/").encode()
+        self.api_key = None if backend.api_key is None else backend.api_key.encode()
+        self.connections: set[Connection] = set()
+        self._idle: dict[Connection, None] = {}  # in the order of their last use
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def pooled(self) -> Connection | None:
+        """The idle connection used last that is still good, or None."""
+        while self._idle:
+            connection, _ = self._idle.popitem()
+            expired = time.monotonic() - connection.idle_since >= self._config.upstream_keepalive
+            if not expired and not connection.readable():
+                connection.reused = True
+                return connection
+            connection.abort()
+        return None
+
+    async def connect(self) -> Connection:
+        """Open a fresh connection.
+
+        Raises:
+            OSError: no connection within the timeout (TimeoutError included).
+        """
+        loop = asyncio.get_running_loop()
+        connection = Connection(self)
+        host, port = self._address
+        try:
+            async with asyncio.timeout(self._config.connect_timeout):
+                await loop.create_connection(lambda: connection, host, port, ssl=self._tls)
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
+
+    def opened(self, connection: Connection) -> None:
+        """Count a connection in."""
+        self.connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """Count a connection out; an idle one is forgotten at once."""
+        self.connections.discard(connection)
+        self._idle.pop(connection, None)
+
+    def release(self, connection: Connection) -> None:
+        """Keep a connection whose answer was complete."""
+        if self._config.upstream_keepalive <= 0 or len(self._idle) >= self._config.max_idle:
+            connection.abort()
+            return
+        connection.idle_since = time.monotonic()
+        self._idle[connection] = None
+        if self._sweeper is None:
+            self._sweep_in(self._config.upstream_keepalive)
+
+    def _sweep_in(self, delay: float) -> None:
+        self._sweeper = asyncio.get_running_loop().call_later(delay, self._sweep)
+
+    def _sweep(self) -> None:
+        """Close what is idle for too long: an engine may spend a thread on every open connection (MindIE does)."""
+        self._sweeper = None
+        oldest = time.monotonic() - self._config.upstream_keepalive
+        for connection in tuple(self._idle):
+            if connection.idle_since > oldest:
+                self._sweep_in(connection.idle_since - oldest + 0.01)
+                return
+            del self._idle[connection]
+            connection.abort()
+
+    def close(self) -> None:
+        """Close every connection."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            self._sweeper = None
+        for connection in tuple(self.connections):
+            connection.abort()
+
+
+def _tls_context(config: TlsConfig) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=config.ca)
+    if not config.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if config.cert is not None:
+        context.load_cert_chain(config.cert, config.key)
+    return context
