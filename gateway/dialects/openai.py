@@ -93,6 +93,8 @@ _ENDS: Final = frozenset({
     "response.completed", "response.incomplete", "response.failed", "transcript.text.done", "speech.audio.done",
 })  # fmt: skip
 _FAILED_ENDS: Final = frozenset({"abort", "error"})  # finish reasons of vLLM and SGLang
+_ENDED: Final = b'"finish_reason":"'
+_COUNTED: Final = b'"usage":{'
 _DELTA_TEXT: Final = ("content", "reasoning_content", "reasoning", "refusal")
 _DELTA_CALLS: Final = ("tool_calls", "function_call", "audio")
 
@@ -207,11 +209,11 @@ class StreamReader:
         output = 0
         for payload in self._events.feed(data):
             at = payload.find(self._mark)
-            if at < 0 or b'"finish_reason":"' in payload:
+            if at < 0 or payload.find(_ENDED) >= 0:
                 output += self._read(payload)
             elif self._typed or not payload.startswith(b'"', at + len(self._mark)):
                 output += 1
-                if b'"usage":{' in payload:
+                if payload.find(_COUNTED, at) >= 0:
                     self._late_usage = payload
             else:
                 output += self._read(payload)

@@ -22,6 +22,8 @@ _NAME_MAX: Final = 256  # characters of a model or user name that are kept
 
 _SAMPLE: Final = 256  # characters looked at, twice, to tell dense text
 _DENSE_MIN: Final = 64  # shorter strings are not worth a look
+_LOOKS: Final = 32  # strings looked at; of the others only those of 4 KiB or more
+_DENSE_SURE: Final = 4 * 1024
 _DIGITS: Final = b"0123456789"
 _BASE64: Final = _DIGITS + b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/=_-"
 _WORD: Final = 48  # bytes without any other character that no language's text has
@@ -76,7 +78,7 @@ def read_json(route: Route, body: bytes, *, generates: bool) -> Shape:
         model=name_of(document.get("model")),
         stream=document.get("stream") is True,
         prompt_bytes=meter.size,
-        dense_bytes=min(meter.dense, meter.size),
+        dense_bytes=meter.dense,
         prompt_tokens=meter.token_ids if exact else None,
         media_tokens=meter.media if exact else meter.media + meter.token_ids,
         messages=messages,
@@ -100,17 +102,24 @@ def count_of(value: Any) -> int | None:
 
 
 class _Meter:
-    """Adds up a prompt. ``size`` and ``dense`` are bytes of UTF-8, ``prompts`` how many prompts a batch holds."""
+    """Adds up a prompt. ``size`` is in bytes of UTF-8, ``prompts`` how many prompts a batch holds."""
 
-    __slots__ = ("dense", "media", "nodes", "prompts", "size", "token_ids")
+    __slots__ = ("_dense", "_looked", "_looks", "media", "nodes", "prompts", "size", "token_ids")
 
     def __init__(self) -> None:
         self.size = 0
-        self.dense = 0
+        self._dense = 0  # of the bytes in the strings that were looked at
+        self._looked = 0
+        self._looks = _LOOKS
         self.media = 0
         self.token_ids = 0
         self.prompts = 1
         self.nodes = 0
+
+    @property
+    def dense(self) -> int:
+        """Dense bytes of the whole prompt, as those that were looked at have them."""
+        return self.size * self._dense // self._looked if self._looked else 0
 
     def document(self, document: dict[str, Any]) -> int:
         """Measure every prompt field; return the number of messages."""
@@ -139,12 +148,25 @@ class _Meter:
             self._value(messages)
             return 1
         for message in messages:
-            content = message.get("content") if type(message) is dict else None
-            if type(content) is str and len(message) == 2:  # noqa: PLR2004 - role and content: the common case
-                self._text(content)
+            if type(message) is dict and len(message) == 2 and "role" in message:  # noqa: PLR2004 - role and content
+                self._content(message.get("content"))
             else:
                 self._value(message)
         return len(messages)
+
+    def _content(self, content: Any) -> None:
+        """The common cases without a walk: a string, or parts of plain text."""
+        if type(content) is str:
+            self._text(content)
+        elif type(content) is list:
+            for part in content:
+                text = part.get("text") if type(part) is dict and len(part) == 2 else None  # noqa: PLR2004 - type and text
+                if type(text) is str and "type" in part:
+                    self._text(text)
+                else:
+                    self._value(part)
+        else:
+            self._value(content)
 
     def _prompt(self, prompt: Any) -> int:
         """A prompt of any form: str, [str], [int], [[int]], Triton's tensors, or the items of the Responses API."""
@@ -199,8 +221,10 @@ class _Meter:
     def _text(self, text: str) -> None:
         size = len(text) if text.isascii() else len(text.encode())
         self.size += size
-        if size >= _DENSE_MIN:
-            self.dense += _dense(text, size)
+        if size >= _DENSE_MIN and (self._looks > 0 or size >= _DENSE_SURE):
+            self._looks -= 1
+            self._looked += size
+            self._dense += _dense(text, size)
 
 
 def _dense(text: str, size: int) -> int:

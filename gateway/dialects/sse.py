@@ -24,35 +24,39 @@ class EventReader:
     is no event field at all: engines that fail in mid-stream write their error as bare text (MindIE) or bare JSON.
     """
 
-    __slots__ = ("_carriage", "_open", "stray")
+    __slots__ = ("_carriage", "_clean", "_open", "stray")
 
     def __init__(self) -> None:
         """Start at the beginning of a stream."""
         self._open = bytearray()  # the event that has not ended
         self._carriage = False  # the last byte was a CR: its LF may follow
+        self._clean = True  # neither of the two
         self.stray = b""
 
     @property
     def between_events(self) -> bool:
         """Every event so far has ended."""
-        return not self._open and not self._carriage
+        return self._clean
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of the events that end in ``data``, in order."""
-        if not self._open and not self._carriage and data.startswith(b"data:"):
-            end = data.find(b"\n")
-            if end == len(data) - 2 and data.endswith(b"\n\n") and end < _LIMIT and b"\r" not in data:
-                return [_value(data[:end])]
-        if b"\r" in data or self._carriage:
+        if self._clean and data.endswith(b"\n\n") and data.find(b"\r") < 0:  # engines write whole events
+            end = len(data) - 2
+            start = data.find(b"\n") + 1 if data.startswith(b"event:") else 0
+            if data.startswith(b"data: ", start) and data.find(b"\n", start) == end <= _LIMIT:
+                return [data[start + 6 : end]]
+            return [p for p in map(self._payload, data[:end].split(b"\n\n")) if p is not None]
+        if self._carriage or b"\r" in data:
             data = self._line_feeds(data)
         scanned = max(len(self._open) - 1, 0)
         self._open += data
-        return self._take(scanned)
+        payloads = self._take(scanned)
+        self._clean = not self._open and not self._carriage
+        return payloads
 
     def finish(self) -> list[bytes]:
         """The data of an event that the stream's end cut off, if there is any."""
         self._open += b"\n\n"
-        self._carriage = False
         return self._take(max(len(self._open) - 3, 0))
 
     def _line_feeds(self, data: bytes) -> bytes:
@@ -83,8 +87,13 @@ class EventReader:
     def _payload(self, event: bytes) -> bytes | None:
         if len(event) > _LIMIT:
             event = event[:_HEAD] + event[-_TAIL:]
-        if event.startswith(b"data:") and b"\n" not in event:
-            return _value(event)
+        line = event[event.find(b"\n") + 1 :] if event.startswith(b"event:") else event
+        if line.startswith(b"data:") and b"\n" not in line:
+            return _value(line)
+        return self._joined(event)
+
+    def _joined(self, event: bytes) -> bytes | None:
+        """The data lines of an event, one after another."""
         lines: list[bytes] = []
         for line in event.split(b"\n"):
             if line.startswith(b"data:"):
