@@ -94,8 +94,6 @@ def _guard(token: str | None) -> Middleware:
         try:
             return await handler(request)
         except web.HTTPException as problem:  # the router's own: no such path, no such method
-            if problem.status < 400:  # noqa: PLR2004 - HTTP's
-                raise
             paths = ", ".join(sorted({resource.canonical for resource in request.app.router.resources()}))
             return _json({"error": f"{problem.reason}: GET {paths}"}, problem.status)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -141,6 +143,12 @@ def test_the_document_is_written_from_the_definitions() -> None:
     assert path.read_text(encoding="utf-8") == render(), (
         "run: python -m gateway.telemetry.metrics_doc > docs/metrics.md"
     )
+
+
+def test_the_command_that_writes_the_document() -> None:
+    command = [sys.executable, "-m", "gateway.telemetry.metrics_doc"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=50)  # noqa: S603 - our own module
+    assert done.stdout == render()
 
 
 def test_the_document_tells_everything_of_every_metric() -> None:

@@ -238,6 +238,13 @@ def test_only_completed_streams_count_as_speed(outcome: Outcome) -> None:
     assert value(source, "gateway_request_duration_seconds_count", model="other", outcome=outcome.value) == 1
 
 
+def test_a_stream_whose_sending_was_not_marked_has_no_backend_figure() -> None:
+    source = observed(record(timeline=replace(timeline(), sent=None)))
+    samples = scrape(source)
+    assert "gateway_backend_time_to_first_token_seconds_count" not in samples
+    assert "gateway_time_to_first_token_seconds_count" in samples
+
+
 def test_a_completed_stream_without_output_has_no_first_token() -> None:
     line = replace(timeline(), first_output=None, last_output=None, output_events=0)
     source = observed(record(timeline=line))
@@ -259,6 +266,13 @@ def test_a_slow_upload_is_neither_queueing_nor_overhead() -> None:
 def test_what_was_not_marked_is_counted_from_the_head() -> None:
     source = observed(record(timeline=Timeline(received=100.0, admitted=100.2, sent=100.25, finished=101.0)))
     assert value(source, "gateway_queue_wait_seconds_sum", class_="short", outcome="admitted") == pytest.approx(0.2)
+
+
+def test_where_nothing_was_sent_there_is_no_overhead() -> None:
+    line = Timeline(received=100.0, read=100.0, offered=100.0, admitted=100.0, finished=100.1)
+    source = observed(record(timeline=line, outcome=Outcome.CONNECT_FAILED, status=502, usage=None))
+    assert value(source, "gateway_overhead_seconds_count") == 0
+    assert value(source, "gateway_backend_requests_total", backend="gpu1", outcome="connect_failed") == 1
 
 
 @pytest.mark.parametrize(

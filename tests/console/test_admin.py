@@ -1,0 +1,292 @@
+"""The admin port over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+from aiohttp import ClientSession, web
+from aiohttp.test_utils import make_mocked_request
+from blockbuster import BlockBuster, blockbuster_ctx
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.console.admin import admin_app
+from gateway.console.readiness import Readiness, ReadinessCheck
+from gateway.model import GatewayState
+from tests.telemetry.helpers import backend_state, gateway_state, metrics, record
+
+TOKEN = "s3cret-token"
+CONFIG = {"GATEWAY_PORT": 8080, "GATEWAY_ADMIN_TOKEN": "***", "queue": {"max_requests": 123}}
+
+
+@pytest.fixture(autouse=True)
+def nothing_blocks() -> Iterator[BlockBuster]:
+    with blockbuster_ctx() as guard:
+        yield guard
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def build(state: GatewayState | None = None, *, token: str | None = TOKEN, **options: Any) -> web.Application:
+    shown = state or gateway_state()
+    defaults: dict[str, Any] = {
+        "state": lambda: shown,
+        "readiness": ReadinessCheck(lambda: shown),
+        "registry": metrics(shown).registry,
+        "config": CONFIG,
+        "version": "1.2.3",
+    }
+    return admin_app(token=token, **{**defaults, **options})
+
+
+@asynccontextmanager
+async def served(app: web.Application, host: str = "127.0.0.1") -> AsyncIterator[str]:
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, host, 0)
+    await site.start()
+    try:
+        yield f"http://{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def fetch(url: str, path: str, *, method: str = "GET", **headers: str) -> tuple[int, Any, dict[str, str]]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    async with ClientSession() as session, session.request(method, url + path, headers=named) as response:
+        text = await response.text()
+        body = json.loads(text) if response.content_type == "application/json" and text else text
+        return response.status, body, dict(response.headers)
+
+
+async def from_afar(app: web.Application, path: str, **headers: str) -> tuple[int, Any, dict[str, str]]:
+    """What ``app`` answers a peer on another machine."""
+    app.freeze()
+    transport = Mock()
+    transport.get_extra_info = {"peername": ("203.0.113.9", 40_000)}.get
+    named = {"Host": "gateway.example:8081"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    response = await app._handle(make_mocked_request("GET", path, headers=named, app=app, transport=transport))
+    assert isinstance(response, web.Response)
+    assert isinstance(response.body, bytes)
+    return response.status, json.loads(response.body), dict(response.headers)
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Probes
+# --------------------------------------------------------------------------------------------------------------
+
+
+async def test_livez_answers_whatever_the_state() -> None:
+    async with served(build(gateway_state(backend_state(health="down"), draining=True))) as url:
+        assert (await fetch(url, "/livez"))[:2] == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/healthz"])
+async def test_readyz(path: str) -> None:
+    async with served(build()) as url:
+        status, body, _ = await fetch(url, path)
+    assert status == 200
+    assert body == {"ready": True, "degraded": False, "reasons": []}
+
+
+async def test_c16_readyz_names_what_is_missing() -> None:
+    async with served(build(gateway_state(backend_state(health="down", pace=None)))) as url:
+        status, body, _ = await fetch(url, "/readyz")
+    assert status == 503
+    assert body["ready"] is False
+    assert body["reasons"] == ["no backend has answered yet", "backend gpu1 is down"]
+
+
+async def test_c09_readyz_is_degraded_when_some_backends_are_out() -> None:
+    state = gateway_state(backend_state("gpu1"), backend_state("gpu2", health="open"))
+    async with served(build(state)) as url:
+        status, body, _ = await fetch(url, "/readyz")
+    assert (status, body["degraded"], body["reasons"]) == (200, True, ["backend gpu2 is open"])
+
+
+async def test_readyz_while_draining() -> None:
+    async with served(build(gateway_state(draining=True))) as url:
+        status, body, _ = await fetch(url, "/readyz")
+    assert status == 503
+    assert body["reasons"] == ["draining: the gateway is shutting down"]
+
+
+async def test_readyz_asks_the_callable_it_was_given() -> None:
+    app = build(readiness=lambda: Readiness(ready=False, degraded=False, reasons=("starting",)))
+    async with served(app) as url:
+        assert (await fetch(url, "/readyz"))[1]["reasons"] == ["starting"]
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Metrics
+# --------------------------------------------------------------------------------------------------------------
+
+
+async def test_metrics_are_prometheus_text_with_the_process_figures() -> None:
+    source = metrics()
+    source.observe(record())
+    async with served(build(registry=source.registry)) as url:
+        status, text, headers = await fetch(url, "/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert status == 200
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    families = {family.name for family in text_string_to_metric_families(text)}
+    assert {"gateway_requests", "gateway_inflight_requests", "process_resident_memory_bytes", "python_info"} <= families
+
+
+async def test_no_family_comes_twice() -> None:
+    async with served(build()) as url:
+        _, text, _ = await fetch(url, "/metrics")
+    types = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(types) == len(set(types)) > 40
+
+
+async def test_other_work_goes_on_between_two_families() -> None:
+    registry = CollectorRegistry()
+    for number in range(50):
+        Gauge(f"g{number}", "A gauge.", registry=registry)
+    app = build(registry=registry)
+    request = make_mocked_request("GET", "/metrics", app=app)
+    turns = 0
+    scraped = asyncio.ensure_future(app._handle(request))
+    while not scraped.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns >= 50
+    assert scraped.result().status == 200
+
+
+# --------------------------------------------------------------------------------------------------------------
+# State and configuration
+# --------------------------------------------------------------------------------------------------------------
+
+
+async def test_state_shows_everything() -> None:
+    clock = Clock()
+    app = build(clock=clock)
+    clock.now += 12.5
+    async with served(app) as url:
+        status, body, headers = await fetch(url, "/state")
+    assert status == 200
+    assert headers["Content-Type"] == "application/json"
+    assert body == {
+        "version": "1.2.3",
+        "uptime_seconds": 12.5,
+        "draining": False,
+        "overloaded": False,
+        "retries_seen": {"kept": 5, "early": 11},
+        "lanes": [
+            {"name": "short", "depth": 3, "cost": 700.0, "oldest_wait_seconds": 0.4, "max_wait_seconds": 1.0},
+            {"name": "long", "depth": 2, "cost": 9000.0, "oldest_wait_seconds": 2.5, "max_wait_seconds": 4.0},
+        ],
+        "backends": [
+            {
+                "name": "gpu1",
+                "url": "http://gpu1:8000",
+                "health": "up",
+                "running": 7,
+                "unstarted": 1,
+                "limit": 12.5,
+                "tokens": 4200,
+                "token_limit": 90_000.0,
+                "pace_seconds": 0.031,
+                "pace_base_seconds": 0.012,
+                "pace_target_seconds": 0.06,
+                "limit_changes": {"up": {"pace": 9}, "down": {"queue": 2}},
+                "hints_age_seconds": 1.5,
+            }
+        ],
+    }
+
+
+async def test_state_shows_what_is_unknown_as_null() -> None:
+    fresh = backend_state(token_limit=None, pace=None, pace_base=None, pace_target=None, hints_age=None)
+    async with served(build(gateway_state(fresh))) as url:
+        (backend,) = (await fetch(url, "/state"))[1]["backends"]
+    names = ("token_limit", "pace_seconds", "pace_base_seconds", "pace_target_seconds", "hints_age_seconds")
+    assert [backend[name] for name in names] == [None] * 5
+
+
+async def test_state_shows_no_credentials() -> None:
+    async with served(build(gateway_state(backend_state(url="https://user:hunter2@gpu1:8000/base")))) as url:
+        (backend,) = (await fetch(url, "/state"))[1]["backends"]
+    assert backend["url"] == "https://gpu1:8000/base"
+
+
+async def test_c04_the_effective_configuration_is_shown() -> None:
+    async with served(build()) as url:
+        status, body, _ = await fetch(url, "/config")
+    assert status == 200
+    assert body == CONFIG
+
+
+# --------------------------------------------------------------------------------------------------------------
+# Access
+# --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/state", "/config"])
+async def test_loopback_with_and_without_the_token(path: str) -> None:
+    async with served(build()) as url:
+        assert (await fetch(url, path))[0] == 200
+        assert (await fetch(url, path, Authorization=f"Bearer {TOKEN}"))[0] == 200
+        status, body, headers = await fetch(url, path, Authorization="Bearer wrong")
+    assert status == 401
+    assert headers["WWW-Authenticate"] == "Bearer"
+    assert "GATEWAY_ADMIN_TOKEN" in body["error"]
+
+
+@pytest.mark.parametrize("path", ["/state", "/config", "/nothing"])
+async def test_a_peer_on_another_machine_needs_the_token(path: str) -> None:
+    status, body, _ = await from_afar(build(), path)
+    assert status == 403
+    assert "GATEWAY_ADMIN_TOKEN" in body["error"]
+    assert (await from_afar(build(), path, Authorization="Bearer wrong"))[0] == 401
+    assert (await from_afar(build(token=None), path, Authorization="Bearer "))[0] == 403
+    status, body, _ = await from_afar(build(), path, Authorization=f"Bearer {TOKEN}")
+    assert status == (404 if path == "/nothing" else 200)
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
+async def test_a_peer_on_another_machine_may_probe(path: str) -> None:
+    assert (await from_afar(build(), path))[0] == 200
+
+
+async def test_a_forged_host_is_refused() -> None:
+    async with served(build()) as url:
+        status, body, _ = await fetch(url, "/state", Host="evil.example")
+        assert status == 403
+        assert "evil.example" in body["error"]
+        assert (await fetch(url, "/state", Host="evil.example", Authorization=f"Bearer {TOKEN}"))[0] == 200
+        assert (await fetch(url, "/metrics", Host="evil.example"))[0] == 200
+
+
+@pytest.mark.parametrize("header", ["X_Forwarded_For", "Forwarded", "X_Real_IP", "Via"])
+async def test_a_request_that_another_proxy_relayed_is_not_local(header: str) -> None:
+    async with served(build()) as url:
+        assert (await fetch(url, "/state", **{header: "127.0.0.1"}))[0] == 403
+
+
+async def test_a_path_that_is_not_there_says_which_are() -> None:
+    async with served(build()) as url:
+        status, body, _ = await fetch(url, "/stats")
+        assert status == 404
+        assert body["error"] == "Not Found: GET /config, /healthz, /livez, /metrics, /readyz, /state"
+        assert (await fetch(url, "/state", method="POST"))[0] == 405
+        assert (await fetch(url, "/livez", method="HEAD"))[0] == 200
+
+
+async def test_on_ipv6_loopback() -> None:
+    async with served(build(), "::1") as url:
+        assert (await fetch(url.replace("::1", "[::1]"), "/state"))[0] == 200
