@@ -40,6 +40,12 @@ def kind(field: FieldInfo) -> Kind:
     return next(note for note in metadata(field) if isinstance(note, Kind))
 
 
+def shown(settings: Settings, name: str) -> str:
+    """The value of a field as one would write it, secrets masked; empty where it is unset."""
+    value = getattr(settings, name)
+    return "" if value in (None, (), {}) else kind(Settings.model_fields[name]).show(value)
+
+
 def is_secret(field: FieldInfo) -> bool:
     """Whether a field's value must never be shown."""
     return SecretStr in {field.annotation, *get_args(field.annotation)} or any(

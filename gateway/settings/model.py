@@ -294,7 +294,7 @@ class _Telemetry(BaseModel):
     log_level: LogLevel = Field(default="info", description="What the process log tells.")
     log_format: LogFormat = Field(default="plain", description="How the process log is written.")
     metrics_max_models: Annotated[Whole, Ge(1)] = Field(
-        default=50, description="Models with series of their own; the others are counted as `other`."
+        default=20, description="Models with series of their own; the others are counted as `other`."
     )
     metrics_max_clients: Annotated[Whole, Ge(0)] = Field(
         default=0, description="Clients with series of their own. 0: no series by client."

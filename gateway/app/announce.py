@@ -1,0 +1,57 @@
+"""What ``serve`` says once it listens: where, in front of what, and a line to try it with."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from typing import Final
+from urllib.parse import urlsplit
+
+import aiohttp
+
+_PATIENCE: Final = 3.0  # seconds that the engines have to name a model
+_WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - replaced, not bound
+
+
+def reachable(url: str) -> str:
+    """``url`` as a client on this machine would write it: nobody connects to 0.0.0.0."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts._replace(netloc=f"{_WILDCARDS[host]}:{parts.port}").geturl() if host in _WILDCARDS else url
+
+
+def curl(url: str, model: str) -> str:
+    """A command that streams a short answer of ``model`` through the gateway at ``url``."""
+    body = {"model": model, "stream": True, "max_tokens": 32, "messages": [{"role": "user", "content": "Hello!"}]}
+    target = f"{reachable(url)}/v1/chat/completions"
+    return f"curl -N {target} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+
+
+async def first_model(url: str) -> str | None:
+    """A model that the engines behind the gateway at ``url`` serve; None where none of them says so."""
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PATIENCE)) as session,
+            session.get(f"{reachable(url)}/v1/models", headers={"X-Request-Id": "gateway-start"}) as response,
+        ):
+            return str((await response.json(content_type=None))["data"][0]["id"])
+    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
+        return None
+
+
+def where(version: str, clients: str, admin: str, engines: Sequence[str]) -> list[str]:
+    """Where the gateway listens and what stands behind it."""
+    return [
+        f"Inference Gateway {version}",
+        f"  clients  {clients}",
+        f"  admin    {admin}  (/livez /readyz /metrics /state /config)",
+        f"  engines  {', '.join(engines)}",
+    ]
+
+
+def trial(url: str, model: str | None) -> list[str]:
+    """How to try it."""
+    if model is None:
+        return ["No engine names its models yet. With a model of yours in place of MODEL:", curl(url, "MODEL")]
+    return ["Try it:", curl(url, model)]

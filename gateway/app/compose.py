@@ -1,0 +1,123 @@
+"""The composition root: which concrete class stands behind each name."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from aiohttp import web
+
+from gateway import __version__
+from gateway.admission.controller import AdmissionController
+from gateway.admission.estimator import Estimator
+from gateway.app.configs import config_hash, described, metrics_config, proxy_config
+from gateway.app.errors import StartError
+from gateway.console.admin import admin_app
+from gateway.console.readiness import ReadinessCheck
+from gateway.model import Backend, GatewayState, Observer
+from gateway.proxy.server import Gateway
+from gateway.settings import Loaded, Settings, variable
+from gateway.settings.plain import admission_config
+from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.loop_lag import LoopLag
+from gateway.telemetry.metrics import Metrics
+
+
+class Service:
+    """A gateway in front of ``engines``, with its logs, its metrics and its admin port. Made on a running loop."""
+
+    def __init__(self, loaded: Loaded, engines: Sequence[Backend]) -> None:
+        settings = loaded.settings
+        self._settings = settings
+        self._lag = LoopLag()
+        self._access_log = _access_log(settings)
+        metrics = Metrics(
+            self._state,
+            version=__version__,
+            config_hash=config_hash(settings),
+            config=metrics_config(settings),
+            loop_lag=self._lag,
+            log_dropped=self._access_log.dropped if self._access_log else None,
+        )
+        observers: tuple[Observer, ...] = (metrics, self._access_log) if self._access_log else (metrics,)
+        admission = admission_config(settings)
+        self.gateway = Gateway(
+            proxy_config(settings),
+            engines,
+            AdmissionController(admission, engines, random.uniform),
+            Estimator(admission.estimator),
+            observers,
+        )
+        token = settings.admin_token
+        admin = admin_app(
+            state=self._state,
+            readiness=ReadinessCheck(self._state),
+            registry=metrics.registry,
+            config=described(loaded),
+            version=__version__,
+            token=token.get_secret_value() if token else None,
+        )
+        self._admin = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
+
+    def _state(self) -> GatewayState:
+        return self.gateway.state()
+
+    async def start(self) -> None:
+        """Open both listeners; what was opened is closed again where one fails.
+
+        Raises:
+            StartError: an address cannot be listened on.
+        """
+        settings = self._settings
+        try:
+            await _listen(self._open_admin(), settings, "admin_")
+            await _listen(self.gateway.start(), settings, "")
+        except BaseException:
+            await self.stop()
+            raise
+        self._lag.start()
+
+    async def _open_admin(self) -> None:
+        await self._admin.setup()
+        await web.TCPSite(self._admin, self._settings.admin_host, self._settings.admin_port).start()
+
+    @property
+    def admin_url(self) -> str:
+        """Where the admin port listens, with the port really bound."""
+        host, port = self._admin.addresses[0][:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def reopen_log(self) -> None:
+        """Write the access log to a new file, after logrotate moved the old one."""
+        if self._access_log:
+            self._access_log.reopen()
+
+    async def stop(self) -> None:
+        """Cut what still runs, close everything, write what is left of the access log. Idempotent."""
+        await self.gateway.stop()
+        await self._admin.cleanup()
+        self._lag.stop()
+        if self._access_log:
+            self._access_log.stop()
+
+
+async def _listen(start: Coroutine[Any, Any, None], settings: Settings, which: str) -> None:
+    """Await ``start``, the opening of the listener that ``which`` + host and port set."""
+    try:
+        await start
+    except OSError as error:
+        names = f"{variable(f'{which}host')}, {variable(f'{which}port')}"
+        host, port = getattr(settings, f"{which}host"), getattr(settings, f"{which}port")
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StartError(f"cannot listen on {host}:{port} ({names}): {reason}") from error
+
+
+def _access_log(settings: Settings) -> AccessLog | None:
+    if settings.access_log == "off":
+        return None
+    try:
+        return AccessLog(settings.access_log)
+    except OSError as error:
+        raise StartError(f"cannot write to {variable('access_log')}={settings.access_log}: {error.strerror}") from error

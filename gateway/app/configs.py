@@ -1,0 +1,100 @@
+"""Settings -> the configs of the rooms that the settings may not know, and the checks that need those rooms."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from gateway.emulator.profiles import PROFILES
+from gateway.proxy.config import ProbeConfig, ProxyConfig, TlsConfig
+from gateway.settings import Fault, Loaded, Settings, load, shown, variable
+from gateway.settings.faults import nearest
+from gateway.telemetry.definitions import DEFINITIONS, Kind
+from gateway.telemetry.metrics import MetricsConfig
+
+
+def load_all(env_file: str | None) -> Loaded:
+    """Settings with every fault, those included that only other rooms can tell. Never raises."""
+    loaded = load(env_file)
+    bad = frozenset().union(*(fault.fields for fault in loaded.faults))
+    found = tuple(fault for fault in _faults(loaded.settings) if not fault.fields & bad)
+    return replace(loaded, faults=loaded.faults + found)
+
+
+def _faults(settings: Settings) -> Iterator[Fault]:
+    profile = settings.emulator_profile
+    if profile not in PROFILES:
+        yield Fault(
+            variable("emulator_profile"),
+            f"got {profile!r}, expected one of {', '.join(sorted(PROFILES))}{nearest(profile, PROFILES)}",
+            frozenset({"emulator_profile"}),
+        )
+
+    histograms = [each.name for each in DEFINITIONS if each.kind is Kind.HISTOGRAM]
+    for name in settings.metrics_buckets:
+        if name not in histograms:
+            yield Fault(
+                variable("metrics_buckets"),
+                f"got {name!r}, expected names of {', '.join(histograms)}{nearest(name, histograms)}",
+                frozenset({"metrics_buckets"}),
+            )
+
+
+def proxy_config(settings: Settings) -> ProxyConfig:
+    """Everything that moves bytes; a timeout of 0 is none."""
+    return ProxyConfig(
+        host=settings.host,
+        port=settings.port,
+        backlog=settings.backlog,
+        max_body=settings.max_body_size,
+        max_line=settings.max_request_line,
+        max_header=settings.max_header_size,
+        max_headers=settings.max_headers,
+        client_keepalive=settings.client_keepalive,
+        client_timeout=settings.client_timeout,
+        client_header=settings.client_header,
+        allow_admin_routes=settings.allow_admin_routes,
+        connect_timeout=settings.connect_timeout,
+        connect_attempts=settings.connect_attempts,
+        first_byte_timeout=settings.first_byte_timeout or None,
+        answer_timeout=settings.answer_timeout or None,
+        idle_timeout=settings.idle_timeout or None,
+        upstream_keepalive=settings.upstream_keepalive,
+        max_idle=settings.upstream_max_idle,
+        models_timeout=settings.models_timeout,
+        drain_grace=settings.drain_grace,
+        probe=ProbeConfig(
+            interval=settings.probe_interval,
+            timeout=settings.probe_timeout,
+            failures=settings.probe_failures,
+            successes=settings.probe_successes,
+        ),
+        tls=TlsConfig(settings.tls_verify, settings.tls_ca, settings.tls_cert, settings.tls_key),
+    )
+
+
+def metrics_config(settings: Settings) -> MetricsConfig:
+    """Bounds and edges of the metrics; the models that the settings name always have their series."""
+    return MetricsConfig(
+        max_models=settings.metrics_max_models,
+        max_clients=settings.metrics_max_clients,
+        models=tuple(dict.fromkeys(model for backend in settings.backends for model in backend.models)),
+        buckets=settings.metrics_buckets,
+    )
+
+
+def described(loaded: Loaded) -> dict[str, Any]:
+    """Every setting with its source, secrets masked, for /config."""
+    return {
+        variable(name): {"value": shown(loaded.settings, name), "source": source.value}
+        for name, source in loaded.sources.items()
+    }
+
+
+def config_hash(settings: Settings) -> str:
+    """Short name of a set of values, to see whether two gateways run with the same; secrets do not enter it."""
+    values = {name: shown(settings, name) for name in Settings.model_fields}
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]

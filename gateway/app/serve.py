@@ -1,0 +1,98 @@
+"""``gateway serve``: start, wait for a signal, let the streams finish, exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import sys
+from collections.abc import Iterable
+from typing import Final
+
+from gateway import __version__
+from gateway.app.announce import first_model, trial, where
+from gateway.app.check import marked
+from gateway.app.compose import Service
+from gateway.app.configs import load_all
+from gateway.app.emulate import embedded_engine
+from gateway.app.errors import StartError
+from gateway.app.process import Signals, raise_file_limit, run
+from gateway.settings import Loaded, Settings, variable
+from gateway.settings.plain import backends
+from gateway.telemetry.logs import configure
+
+EXIT_CONFIG: Final = 1
+EXIT_START: Final = 3
+
+_log = logging.getLogger("gateway")
+
+
+def run_serve(env_file: str | None) -> int:
+    """Serve until a signal; the exit code is one of those that ``cli`` lists."""
+    loaded = load_all(env_file)
+    sys.stderr.writelines(f"{marked(fault)}\n" for fault in loaded.faults)
+    if not loaded.ok:
+        return EXIT_CONFIG
+    handler = configure(loaded.settings.log_level, loaded.settings.log_format)
+    raise_file_limit()
+    try:
+        return run(_serve(loaded))
+    except StartError as error:
+        _log.error("%s", error)
+        return EXIT_START
+    finally:
+        handler.close()
+
+
+async def _serve(loaded: Loaded) -> int:
+    signals = Signals()
+    async with contextlib.AsyncExitStack() as stack:
+        engines = backends(loaded.settings)
+        if not engines:
+            engines = (await stack.enter_async_context(embedded_engine(loaded.settings.emulator_profile)),)
+        service = Service(loaded, engines)
+        await service.start()
+        stack.push_async_callback(service.stop)
+        signals.on_hangup(service.reopen_log)
+        gc.collect()
+        gc.freeze()  # what stands now stays: the collector need not look at it again
+        announcement = asyncio.create_task(_announce(loaded, service))
+        await signals.next()
+        announcement.cancel()
+        return await _leave(service, signals)
+
+
+async def _announce(loaded: Loaded, service: Service) -> None:
+    settings = loaded.settings
+    engines = [backend.url for backend in settings.backends] or [
+        f"emulated {settings.emulator_profile}: set {variable('backends')} to serve real ones"
+    ]
+    _say(settings, where(__version__, service.gateway.url, service.admin_url, engines))
+    _say(settings, trial(service.gateway.url, await first_model(service.gateway.url)))
+
+
+def _say(settings: Settings, lines: Iterable[str]) -> None:
+    """Tell people; collectors of JSON get entries of the log. Not on stdout: that is the access log's."""
+    if settings.log_format == "json":
+        for line in lines:
+            _log.info("%s", line.strip())
+    else:
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
+
+
+async def _leave(service: Service, signals: Signals) -> int:
+    """Let what runs finish, within the grace time or until another signal."""
+    _log.info("draining: %d requests still run; another signal cuts them", service.gateway.in_flight)
+    drained = asyncio.create_task(service.gateway.drain())
+    again = asyncio.create_task(signals.next())
+    await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
+    if not drained.done():
+        number = again.result()
+        await service.gateway.stop()
+        await drained
+        return 128 + number
+    again.cancel()
+    _log.info("drained")
+    return 0
