@@ -1,4 +1,4 @@
-"""What the process asks of the operating system: its event loop, its signals, its files."""
+"""What the process asks of the operating system: its event loop and its signals."""
 
 from __future__ import annotations
 
@@ -38,15 +38,3 @@ class Signals:
         """Call ``action`` at each SIGHUP, where there is one."""
         if hasattr(signal, "SIGHUP"):
             self._loop.add_signal_handler(signal.SIGHUP, action)
-
-
-def raise_file_limit() -> None:
-    """Allow as many open files as the system permits: each stream takes two, and the usual default is 1024."""
-    try:
-        import resource
-    except ImportError:  # Windows has no such limit
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # macOS names a hard limit that it does not accept
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -15,9 +15,8 @@ from gateway.app.announce import first_model, trial, where
 from gateway.app.check import marked
 from gateway.app.compose import Service
 from gateway.app.configs import load_all
-from gateway.app.emulate import embedded_engine
 from gateway.app.errors import StartError
-from gateway.app.process import Signals, raise_file_limit, run
+from gateway.app.process import Signals, run
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import backends
 from gateway.telemetry.logs import configure
@@ -35,7 +34,6 @@ def run_serve(env_file: str | None) -> int:
     if not loaded.ok:
         return EXIT_CONFIG
     handler = configure(loaded.settings.log_level, loaded.settings.log_format)
-    raise_file_limit()
     try:
         return run(_serve(loaded))
     except StartError as error:
@@ -50,6 +48,8 @@ async def _serve(loaded: Loaded) -> int:
     async with contextlib.AsyncExitStack() as stack:
         engines = backends(loaded.settings)
         if not engines:
+            from gateway.app.emulate import embedded_engine  # not needed in front of real engines
+
             engines = (await stack.enter_async_context(embedded_engine(loaded.settings.emulator_profile)),)
         service = Service(loaded, engines)
         await service.start()
@@ -84,7 +84,6 @@ def _say(settings: Settings, lines: Iterable[str]) -> None:
 
 async def _leave(service: Service, signals: Signals) -> int:
     """Let what runs finish, within the grace time or until another signal."""
-    _log.info("draining: %d requests still run; another signal cuts them", service.gateway.in_flight)
     drained = asyncio.create_task(service.gateway.drain())
     again = asyncio.create_task(signals.next())
     await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
@@ -94,5 +93,4 @@ async def _leave(service: Service, signals: Signals) -> int:
         await drained
         return 128 + number
     again.cancel()
-    _log.info("drained")
     return 0

@@ -14,6 +14,8 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import NoDecode
 
+from gateway.dialects.engines import ENGINES
+
 MASK: Final = "***"
 _SHOWN: Final = 160  # characters of a wrong value that a fault shows
 
@@ -179,6 +181,12 @@ def clean_url(url: str) -> str:
     return url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+def _kind(value: str) -> str:
+    if value not in ENGINES:
+        raise ValueError
+    return value
+
+
 class BackendSettings(BaseModel):
     """One engine in GATEWAY_BACKENDS."""
 
@@ -186,7 +194,7 @@ class BackendSettings(BaseModel):
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
     url: Annotated[str, AfterValidator(clean_url)]
-    kind: Annotated[str, Field(min_length=1)] = "openai"
+    kind: Annotated[str, AfterValidator(_kind)] = "openai"
     models: tuple[str, ...] = ()
     api_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     limit: Annotated[int, Ge(1)] | None = None
@@ -196,7 +204,7 @@ class BackendSettings(BaseModel):
 BACKEND_FIELDS: Final = {
     "name": "a name of 1 to 100 characters (default: host:port)",
     "url": "an http:// or https:// URL with a host, without credentials, query or fragment",
-    "kind": "the name of an engine family, such as openai or mindie",
+    "kind": f"one of {', '.join(ENGINES)}",
     "models": "a list of model names",
     "api_key": "a text that is not empty",
     "limit": "a whole number of at least 1",

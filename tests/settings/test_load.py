@@ -93,7 +93,7 @@ def test_every_fault_is_listed_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
     for name, value in {
         "GATEWAY_PORT": "80a8",
         "GATEWAY_BAKENDS": "http://a",
-        "GATEWAY_BACKENDS": '[{"url": "htp://a"}, {"url": "http://b", "limt": 3}, 7, {"name": "n"}]',
+        "GATEWAY_BACKENDS": '[{"url": "htp://a"}, {"url": "http://b", "limt": 3, "kind": "vlm"}, 7, {"name": "n"}]',
         "GATEWAY_LIMIT_MIN": "50",
         "GATEWAY_LIMIT_MAX": "20",
         "GATEWAY_MAX_BODY_SIZE": "64 megs",
@@ -108,6 +108,7 @@ def test_every_fault_is_listed_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
         "GATEWAY_BAKENDS: no such setting (got 'http://a'); did you mean GATEWAY_BACKENDS?",
         "GATEWAY_BACKENDS[0].url: got 'htp://a', expected an http:// or https:// URL",
         "GATEWAY_BACKENDS[1].limt: no such key; did you mean limit?",
+        "GATEWAY_BACKENDS[1].kind: got 'vlm', expected one of openai, vllm, ",
         "GATEWAY_BACKENDS[2]: got neither, expected a URL or an object with url",
         "GATEWAY_BACKENDS[3].url: is missing, expected an http",
         "GATEWAY_LIMIT_MIN: got 50, expected at most GATEWAY_LIMIT_MAX=20",
@@ -118,7 +119,7 @@ def test_every_fault_is_listed_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
         f"GATEWAY_HOTS: no such setting in {file} (got '1.2.3.4'); did you mean GATEWAY_HOST?",
     ):
         assert expected in text
-    assert len(loaded.faults) == 12
+    assert len(loaded.faults) == 13
     assert all("\n" not in line for line in lines(loaded))
 
 
