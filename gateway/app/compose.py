@@ -13,7 +13,7 @@ from gateway import __version__
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
 from gateway.app.configs import config_hash, described, metrics_config, proxy_config
-from gateway.app.errors import StartError
+from gateway.app.exits import StartError
 from gateway.console.admin import admin_app
 from gateway.console.readiness import ReadinessCheck
 from gateway.model import Backend, GatewayState, Observer

@@ -8,21 +8,17 @@ import gc
 import logging
 import sys
 from collections.abc import Iterable
-from typing import Final
 
 from gateway import __version__
 from gateway.app.announce import first_model, trial, where
 from gateway.app.check import marked
 from gateway.app.compose import Service
 from gateway.app.configs import load_all
-from gateway.app.errors import StartError
+from gateway.app.exits import EXIT_CONFIG, EXIT_SIGNAL, EXIT_START, StartError
 from gateway.app.process import Signals, run
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import backends
 from gateway.telemetry.logs import configure
-
-EXIT_CONFIG: Final = 1
-EXIT_START: Final = 3
 
 _log = logging.getLogger("gateway")
 
@@ -91,6 +87,6 @@ async def _leave(service: Service, signals: Signals) -> int:
         number = again.result()
         await service.gateway.stop()
         await drained
-        return 128 + number
+        return EXIT_SIGNAL + number
     again.cancel()
     return 0

@@ -1,0 +1,66 @@
+"""``gateway emulate``, and the engine that ``serve`` embeds where no engines are set."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from gateway.app.announce import curl
+from gateway.app.check import marked
+from gateway.app.configs import load_all
+from gateway.app.exits import EXIT_CONFIG, EXIT_START, EXIT_USAGE
+from gateway.app.process import Signals, run
+from gateway.emulator.engine import Profile
+from gateway.emulator.profiles import PROFILES
+from gateway.emulator.server import EmulatedServer
+from gateway.model import Backend
+from gateway.settings.faults import nearest
+
+
+@asynccontextmanager
+async def embedded_engine(profile: str) -> AsyncIterator[Backend]:
+    """An emulated engine on a free loopback port of this process, as a backend."""
+    async with EmulatedServer(PROFILES[profile]) as server:
+        yield Backend(name="emulated", url=server.url, kind="vllm")
+
+
+def run_emulate(profile: str | None, host: str, port: int, model: str | None, *, list_only: bool) -> int:
+    """Serve one emulated engine until a signal; the exit code is one of those that ``cli`` lists."""
+    if list_only:
+        sys.stdout.writelines(f"{_described(known)}\n" for known in PROFILES.values())
+        return 0
+    if profile is None:
+        loaded = load_all(None)
+        wrong = [fault for fault in loaded.faults if "emulator_profile" in fault.fields]
+        sys.stderr.writelines(f"{marked(fault)}\n" for fault in wrong)
+        if wrong:
+            return EXIT_CONFIG
+        profile = loaded.settings.emulator_profile
+    if profile not in PROFILES:
+        known = ", ".join(sorted(PROFILES))
+        sys.stderr.write(f"--profile: got {profile!r}, expected one of {known}{nearest(profile, PROFILES)}\n")
+        return EXIT_USAGE
+    try:
+        return run(_emulate(profile, host, port, model or profile))
+    except OSError as error:
+        sys.stderr.write(f"cannot listen on {host}:{port}: {error.strerror or error}\n")
+        return EXIT_START
+
+
+async def _emulate(profile: str, host: str, port: int, model: str) -> int:
+    signals = Signals()
+    async with EmulatedServer(PROFILES[profile], [model], host=host, port=port) as server:
+        sys.stderr.write(f"Emulated {profile} at {server.url}. Try it:\n{curl(server.url, model)}\n")
+        sys.stderr.flush()
+        await signals.next()
+    return 0
+
+
+def _described(profile: Profile) -> str:
+    """One line: what one stream alone sees, and what the engine holds."""
+    alone = (profile.base + profile.per_sequence) * 1000.0
+    return (
+        f"{profile.name:<16} {alone:6.1f} ms a token for one stream, {profile.max_num_seqs} sequences, "
+        f"{profile.kv_tokens:,} tokens of KV, {profile.max_model_len:,} tokens of context"
+    )
