@@ -141,8 +141,6 @@ class Handler:
         finally:
             self._gate.leave(permit, outcome, relay.usage)
             call.note(relay, permit.backend, outcome)
-        if outcome is Outcome.COMPLETED and relay.usage is not None:
-            self._estimator.learn(shape, relay.usage, permit.ticket.client)
         return relay, end
 
     async def _bypass(self, call: Call, shape: Shape, wire: Wire, upstreams: Sequence[Upstream]) -> Written:

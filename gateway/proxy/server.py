@@ -23,7 +23,8 @@ from gateway.proxy.upstream import Upstream
 _log = logging.getLogger(__name__)
 
 _UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut requests to give back what they hold
-_DESCRIPTORS: Final = 65_536  # two to a request: ample for 30,000 streams
+_DESCRIPTORS: Final = 65_536  # open files wanted, two to a request
+_FEW: Final = 4_096
 
 
 class Gateway:
@@ -127,5 +128,5 @@ def raise_descriptor_limit() -> None:
     wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < _DESCRIPTORS:
+    if wanted < _FEW:
         _log.warning("only %d files may be open at once: about %d requests; raise ulimit -n", wanted, wanted // 2)

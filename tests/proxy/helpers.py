@@ -49,6 +49,7 @@ class Message:
     headers: list[tuple[str, str]]
     body: bytes = b""
     trailers: list[tuple[str, str]] = field(default_factory=list)
+    connection: int = 0  # which of the backend's connections brought it
 
     @property
     def status(self) -> int:
@@ -87,7 +88,7 @@ def request(
     lines += [f"{name}: {value}" for name, value in headers]
     if length and (body or method == "POST"):
         lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
 def reply(
@@ -100,7 +101,7 @@ def reply(
     lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
     if length:
         lines.append(f"Content-Length: {len(body)}")
-    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
 SSE_HEAD = reply(
@@ -135,6 +136,7 @@ class Peer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
+        self.ordinal = 0
 
     async def send(self, data: bytes) -> None:
         self.writer.write(data)
@@ -241,8 +243,9 @@ class ScriptedBackend:
         assert task is not None
         self._tasks.add(task)
         self.accepted += 1
-        await self._count(1)
         peer = Peer(reader, writer)
+        peer.ordinal = self.accepted
+        await self._count(1)
         try:
             if self.greeting is None or await self.greeting(peer):
                 await self._converse(peer)
@@ -258,6 +261,7 @@ class ScriptedBackend:
             head = await peer.reader.readuntil(b"\r\n\r\n")
             start, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
             message = Message(start, [(n, v.strip()) for n, _, v in (line.partition(":") for line in lines)])
+            message.connection = peer.ordinal
             if self.read_bodies:
                 await peer.body(message)
             if message.get("User-Agent") == "inference-gateway":
@@ -431,13 +435,9 @@ class CountingController(AdmissionController):
 class ConstantEstimator(Estimator):
     def __init__(self) -> None:
         self.config = EstimatorConfig()
-        self.learned: list[Usage] = []
 
     def estimate(self, shape: Shape, client: str = "") -> WorkEstimate:  # noqa: ARG002 - constant
         return WorkEstimate(10, 10, 12.5)
-
-    def learn(self, shape: Shape, usage: Usage, client: str = "") -> None:  # noqa: ARG002 - constant
-        self.learned.append(usage)
 
 
 class Records:
