@@ -55,6 +55,14 @@ class Program:
         """The end of what it printed so far."""
         return self._log.read_text(errors="replace")[-characters:]
 
+    def signal(self, number: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit code, once it ended by itself."""
+        return self._process.wait(PATIENCE)
+
     def kill(self) -> None:
         """End it without a word, as the kernel ends a program that took too much memory."""
         self._process.kill()
