@@ -6,6 +6,7 @@ a request is left out of its line. Caller-controlled text is cut to a bound, so 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ import orjson
 from gateway.model import Record, Ticket, Timeline
 from gateway.telemetry.sink import CAPACITY, LineSink
 
+_LOG: Final = logging.getLogger("gateway.access_log")
 _SHORT: Final = 128  # characters: ids, names
 _LONG: Final = 512  # characters: paths, error lines
 
@@ -40,10 +42,13 @@ class AccessLog:
         target: str,
         *,
         capacity: int = CAPACITY,
-        on_trouble: Callable[[str], None] | None = None,
+        on_trouble: Callable[[str], None] = _LOG.warning,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """Open the target and start its writer; ``capacity`` bounds the bytes that wait for it.
+        """Open the target and start its writer.
+
+        ``capacity`` bounds the bytes that wait for it; ``on_trouble`` hears when writing begins to fail and when it
+        works again: by default the process log does.
 
         Raises:
             OSError: the target cannot be opened for appending.

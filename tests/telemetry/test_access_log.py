@@ -151,6 +151,14 @@ def test_a_full_disk_never_breaks_serving() -> None:
     assert len(trouble) == 1
 
 
+def test_the_process_log_tells_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    log = AccessLog("/dev/full")
+    log.observe(record())
+    log.stop(timeout=30.0)
+    assert [(each.name, each.levelname) for each in caplog.records] == [("gateway.access_log", "WARNING")]
+    assert "cannot write to /dev/full" in caplog.text
+
+
 def test_rotation(tmp_path: Path) -> None:
     path, rotated = tmp_path / "access.log", tmp_path / "access.log.1"
     log = AccessLog(str(path))

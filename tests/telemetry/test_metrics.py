@@ -447,6 +447,11 @@ def test_several_backends_each_have_their_series() -> None:
     assert samples["gateway_inflight_requests"] == {frozenset({("backend", "a")}): 1, frozenset({("backend", "b_")}): 2}
 
 
+def test_m04_names_of_the_configuration_are_cut_too() -> None:
+    samples = scrape(metrics(gateway_state(backend_state("g" * 5000))))
+    assert samples["gateway_inflight_requests"] == {frozenset({("backend", "g" * 100)}): 7}
+
+
 def test_retries_that_were_never_seen_exist_at_zero() -> None:
     source = metrics(gateway_state(retries_seen={}))
     assert set(scrape(source)["gateway_retry_arrivals_total"].values()) == {0.0}
