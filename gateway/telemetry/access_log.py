@@ -21,8 +21,9 @@ _LOG: Final = logging.getLogger("gateway.access_log")
 _SHORT: Final = 128  # characters: ids, names
 _LONG: Final = 512  # characters: paths, error lines
 
-_LEGS: Final = (  # field, from, to
+_LEGS: Final = (  # field, from, to; read, parse, queue, connect and backend_ttft add up to ttft
     ("read_ms", "received", "read"),
+    ("parse_ms", "read", "offered"),
     ("queue_ms", "offered", "admitted"),
     ("connect_ms", "admitted", "sent"),
     ("headers_ms", "sent", "headers"),

@@ -50,6 +50,7 @@ def test_everything_of_a_completed_stream() -> None:
         "estimated_prompt_tokens": 100,
         "estimated_output_tokens": 200,
         "read_ms": 1.0,
+        "parse_ms": 1.0,
         "queue_ms": 250.0,
         "connect_ms": 1.0,
         "headers_ms": 250.0,
@@ -62,6 +63,12 @@ def test_everything_of_a_completed_stream() -> None:
         "completion_tokens": 11,
         "cached_tokens": 32,
     }
+
+
+def test_the_legs_add_up_to_the_time_to_first_token() -> None:
+    fields = told(record(timeline=timeline(queued=0.125, backend_ttft=0.75)))
+    legs = ("read_ms", "parse_ms", "queue_ms", "connect_ms", "backend_ttft_ms")
+    assert sum(fields[name] for name in legs) == pytest.approx(fields["ttft_ms"])
 
 
 def test_a_refusal() -> None:
