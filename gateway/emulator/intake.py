@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 AUDIO_TOKENS_PER_SECOND: Final = 13
-SPEECH_TOKENS_PER_SECOND: Final = 3.2  # of text, at the pace people speak
+SPEECH_TOKENS_PER_SECOND: Final = 2.5  # of text: some 150 words a minute
 COMPLETION_MAX_TOKENS: Final = 16  # vLLM's default for /v1/completions
 FORCED: Final = "emulator_output_tokens"  # an extra body field: exactly so many output tokens
 
@@ -54,12 +54,11 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the engine serves. ``draw(mean)`` gives an output length where the caller sets no bound."""
+    """What the engine serves. ``draw()`` gives an output length where the caller sets no bound."""
 
     models: tuple[str, ...]
     max_model_len: int
-    draw: Callable[[float], int]
-    mean_output: float
+    draw: Callable[[], int]
 
 
 # ------------------------------------------------------------------------------------------------ JSON routes
@@ -173,7 +172,7 @@ def transcription(content_type: str, body: bytes, limits: Limits) -> tuple[Ask, 
     if fields.get("stream_include_usage", b"").lower() in {b"true", b"1"}:
         document["stream_options"] = {"include_usage": True}
     prompt = max(1, round(seconds * AUDIO_TOKENS_PER_SECOND) + _content_tokens(document.get("prompt")))
-    speech = max(1.0, seconds * SPEECH_TOKENS_PER_SECOND)
+    speech = max(1, round(seconds * SPEECH_TOKENS_PER_SECOND))
     return _generation(document, limits, [prompt], document.get("max_completion_tokens"), speech), seconds
 
 
@@ -204,9 +203,7 @@ def audio_seconds(audio: bytes) -> float:
 # ------------------------------------------------------------------------------------------------------ shared
 
 
-def _generation(
-    document: Document, limits: Limits, prompts: list[int], cap: object, mean_output: float | None = None
-) -> Ask:
+def _generation(document: Document, limits: Limits, prompts: list[int], cap: object, spoken: int | None = None) -> Ask:
     stream = document.get("stream") is True
     options = document.get("stream_options") or {}
     if options and not stream:
@@ -221,7 +218,8 @@ def _generation(
     for prompt in prompts:
         room = _room(prompt, most, limits)
         for _ in range(choices):
-            output = _output(document, most, room, limits.draw, mean_output or limits.mean_output)
+            natural = spoken or most or limits.draw()
+            output = _output(document, natural, room if most is None else most)
             work.append((prompt, output))
             reasons.append("length" if output in {most, room} else "stop")
     usage = isinstance(options, dict) and options.get("include_usage") is True
@@ -283,15 +281,11 @@ def _room(prompt: int, cap: int | None, limits: Limits, output: int = 1) -> int:
     return longest - prompt
 
 
-def _output(document: Document, cap: int | None, room: int, draw: Callable[[float], int], mean: float) -> int:
-    most = room if cap is None else cap
-    forced = document.get(FORCED)
+def _output(document: Document, natural: int, most: int) -> int:
+    forced, least = document.get(FORCED), document.get("min_tokens")
     if isinstance(forced, int) and forced > 0:
         return min(forced, most)
-    if cap is not None:
-        return cap
-    least = document.get("min_tokens")
-    return min(most, max(1, least if isinstance(least, int) else 1, draw(mean)))
+    return min(most, max(natural, least if isinstance(least, int) else 1))
 
 
 def _required(document: Document, name: str) -> Any:

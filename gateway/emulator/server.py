@@ -116,8 +116,7 @@ class EmulatedServer:
         self._limits = Limits(
             self._models,
             profile.max_model_len,
-            lambda mean: max(1, round(chance.expovariate(1.0 / mean))),
-            MEAN_OUTPUT,
+            lambda: max(1, round(chance.expovariate(1.0 / MEAN_OUTPUT))),
         )
         self._ids = itertools.count(1)
         self._admin_calls = 0
