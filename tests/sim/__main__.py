@@ -18,6 +18,7 @@ from tests.sim.bands import breaches
 from tests.sim.scenario import Scenario, everything
 
 COLUMNS = (
+    ("throughput", "thr/s"),
     ("goodput", "good/s"),
     ("goodput_tokens", "goodtok/s"),
     ("short.in_objective", "short"),

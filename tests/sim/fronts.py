@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -11,38 +12,40 @@ from random import Random
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
-from gateway.model import Access, Backend, Hints, Outcome, Permit, Rejection, Route, Shape, Ticket, Usage, Verdict
+from gateway.model import Access, Backend, Hints, Outcome, Permit, Route, Shape, Ticket, Usage, Verdict
 from tests.sim.clients import Attempt
 from tests.sim.fleet import Node
 from tests.sim.workload import Want
-from tests.sim.world import Alarm, World
+from tests.sim.world import World
 
 ROUTE = Route("chat", Access.ADMIT)
 BUSY_AFTER = 0.002  # seconds until an engine's own refusal is back
+TIMER_SLACK = 0.001  # seconds that the gate's timer fires late (gateway/proxy/gate.py)
 
 
-@dataclass(slots=True)
-class Waits:
-    """What the gateway kept waiting: how many at once, and for how long before a refusal or a start."""
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One verdict: when, on which ticket, after how long a wait, and what: the backend or the reason."""
 
-    deepest: int = 0
-    longest: float = 0.0
+    at: float
+    ticket: int
+    wait: float
+    what: str
 
 
 class Gateway:
-    """The production admission controller, driven as the proxy drives it."""
+    """The production admission controller, driven as the proxy's gate drives it."""
 
     def __init__(
         self, world: World, nodes: Sequence[Node], backends: Sequence[Backend], config: AdmissionConfig, seed: str
     ) -> None:
-        chance = Random(f"gateway/{seed}")
-        self._prompts = Random(f"bytes/{seed}")
-        self.controller = AdmissionController(config, backends, chance.uniform)
-        self.waits = Waits()
         self._estimator = Estimator(config.estimator)
+        self.controller = AdmissionController(config, backends, Random(f"gateway/{seed}").uniform, self._estimator)
+        self.decisions: list[Decision] = []
+        self.deepest = 0  # most that ever waited at once
         self._world = world
         self._nodes = {node.name: node for node in nodes}
-        self._timer = Alarm(world, lambda: self._apply(self.controller.tick(world.now)))
+        self._due = math.inf
         self._ids = itertools.count(1)
         self._queued: dict[int, tuple[Attempt, float]] = {}
         self._tickets: dict[Attempt, int] = {}
@@ -52,26 +55,52 @@ class Gateway:
         ticket = self._ticket(attempt)
         self._queued[ticket.id] = (attempt, self._world.now)
         self._tickets[attempt] = ticket.id
-        self._apply(self.controller.offer(ticket, self._world.now))
-        self.waits.deepest = max(self.waits.deepest, len(self._queued))
+        self._offer(ticket)
+        self.deepest = max(self.deepest, len(self._queued))
 
     def leave(self, attempt: Attempt) -> None:
         permit = self._running.get(attempt)
         if permit is not None:
             self._nodes[permit.backend].abort(permit.id)
-            self._settle(attempt, permit, Outcome.CLIENT_GONE, None)
+            self._end(attempt, Outcome.CLIENT_GONE, None)
         elif attempt in self._tickets:
             ticket = self._tickets.pop(attempt)
             del self._queued[ticket]
-            self._apply(self.controller.withdraw(ticket, self._world.now))
+            self._withdraw(ticket)
 
     def hint(self, backend: str, hints: Hints) -> None:
         """The prober read an engine's gauges."""
         self._apply(self.controller.note_hints(backend, hints, self._world.now))
 
+    def _offer(self, ticket: Ticket) -> None:
+        self._apply(self.controller.offer(ticket, self._world.now))
+
+    def _withdraw(self, ticket: int) -> None:
+        self._apply(self.controller.withdraw(ticket, self._world.now))
+
+    def _settle(self, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+        self._apply(self.controller.settle(permit, outcome, usage, self._world.now))
+
+    def _apply(self, verdicts: Iterable[Verdict]) -> None:
+        for verdict in verdicts:
+            self._take(verdict)
+        self._arm()
+
+    def _arm(self) -> None:
+        due = self.controller.next_wakeup()
+        if due is not None and due < self._due:
+            self._due = due
+            self._world.at(due + TIMER_SLACK, lambda: self._tick(due))
+
+    def _tick(self, set_for: float) -> None:
+        if set_for == self._due:  # else it was moved
+            self._due = math.inf
+            due, now = self.controller.next_wakeup(), self._world.now
+            self._apply(self.controller.tick(now) if due is not None and due <= now else ())
+
     def _ticket(self, attempt: Attempt) -> Ticket:
         call = attempt.call
-        shape = self._shape(call.want)
+        shape = _shape(call.want)
         return Ticket(
             id=next(self._ids),
             shape=shape,
@@ -82,54 +111,60 @@ class Gateway:
             fingerprint=call.want.id + 1,
         )
 
-    def _shape(self, want: Want) -> Shape:
-        """The request as its bytes show it: about 4.2 bytes a token, more or less by prompt."""
-        bytes_per_token = 4.2 * Random(want.id).uniform(0.85, 1.15)
-        return Shape(ROUTE, stream=want.stream, prompt_bytes=round(want.prompt_tokens * bytes_per_token), messages=1)
-
-    def _apply(self, verdicts: Iterable[Verdict]) -> None:
-        for verdict in verdicts:
-            self._take(verdict)
-        self._timer.set(self.controller.next_wakeup())
-
     def _take(self, verdict: Verdict) -> None:
+        now = self._world.now
         attempt, since = self._queued.pop(verdict.ticket.id)
-        self.waits.longest = max(self.waits.longest, self._world.now - since)
         del self._tickets[attempt]
-        if isinstance(verdict, Rejection):
+        what = verdict.backend if isinstance(verdict, Permit) else verdict.reason.value
+        self.decisions.append(Decision(now, verdict.ticket.id, now - since, what))
+        if isinstance(verdict, Permit):
+            self._start(attempt, verdict)
+        else:
             attempt.refused(verdict.retry_after, verdict.should_retry)
-            return
-        self._running[attempt] = verdict
-        want = attempt.call.want
-        node = self._nodes[verdict.backend]
-        if not node.submit(verdict.id, want.prompt_tokens, want.output_tokens, self._sink(attempt, verdict)):
-            self._world.after(BUSY_AFTER, lambda: self._busy(attempt, verdict))
 
-    def _sink(self, attempt: Attempt, permit: Permit) -> Callable[[bool], None]:
-        progress, world, streamed = permit.progress, self._world, attempt.call.want.stream
+    def _start(self, attempt: Attempt, permit: Permit) -> None:
+        self._running[attempt] = permit
+        want = attempt.call.want
+        sink = self._streamed(attempt, permit) if want.stream else self._whole(attempt)
+        if not self._nodes[permit.backend].submit(permit.id, want.prompt_tokens, want.output_tokens, sink):
+            self._world.after(BUSY_AFTER, lambda: self._busy(attempt))
+
+    def _streamed(self, attempt: Attempt, permit: Permit) -> Callable[[bool], None]:
+        progress, world = permit.progress, self._world
 
         def output(last: bool) -> None:
-            if streamed:
-                progress.output(1, world.now)
-                attempt.output(last)
+            progress.output(1, world.now)
             if last:
-                want = attempt.call.want
-                usage = Usage(want.prompt_tokens, want.output_tokens)
-                self._estimator.learn(permit.ticket.shape, usage, want.client)
-                self._settle(attempt, permit, Outcome.COMPLETED, usage)
-                if not streamed:
-                    attempt.output(last)
+                self._end(attempt, Outcome.COMPLETED, _usage(attempt))
+            attempt.output(last)
 
         return output
 
-    def _busy(self, attempt: Attempt, permit: Permit) -> None:
+    def _whole(self, attempt: Attempt) -> Callable[[bool], None]:
+        def output(last: bool) -> None:
+            if last:  # nothing is seen of it before
+                self._end(attempt, Outcome.COMPLETED, _usage(attempt))
+                attempt.output(last)
+
+        return output
+
+    def _busy(self, attempt: Attempt) -> None:
         if attempt in self._running:
-            self._settle(attempt, permit, Outcome.BACKEND_BUSY, None)
+            self._end(attempt, Outcome.BACKEND_BUSY, None)
             attempt.refused()
 
-    def _settle(self, attempt: Attempt, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
-        del self._running[attempt]
-        self._apply(self.controller.settle(permit, outcome, usage, self._world.now))
+    def _end(self, attempt: Attempt, outcome: Outcome, usage: Usage | None) -> None:
+        self._settle(self._running.pop(attempt), outcome, usage)
+
+
+def _shape(want: Want) -> Shape:
+    """The request as its bytes show it: about 4.2 bytes a token, more or less by prompt."""
+    bytes_per_token = 4.2 * Random(want.id).uniform(0.85, 1.15)
+    return Shape(ROUTE, stream=want.stream, prompt_bytes=round(want.prompt_tokens * bytes_per_token), messages=1)
+
+
+def _usage(attempt: Attempt) -> Usage:
+    return Usage(attempt.call.want.prompt_tokens, attempt.call.want.output_tokens)
 
 
 class Direct:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from random import Random
 
 from gateway.admission.config import AdmissionConfig
-from gateway.emulator.engine import Engine
 from gateway.model import Backend, BackendState, Hints
 from tests.sim import figures
 from tests.sim.clients import Call, Front
+from tests.sim.crowd import crowds, engines
+from tests.sim.figures import Trace
 from tests.sim.fleet import Node
 from tests.sim.fronts import Direct, Gateway, StaticFifo
-from tests.sim.scenario import Hinting, Load, Scenario
-from tests.sim.workload import arrivals, wants
+from tests.sim.scenario import Hinting, Scenario
 from tests.sim.world import World
 
 TRACE_EVERY = 0.5
@@ -27,19 +26,25 @@ class Result:
 
     figures: dict[str, float]
     calls: list[Call]
-    trace: figures.Trace = field(default_factory=list)
+    trace: Trace = field(default_factory=list)
 
 
 def gateway(scenario: Scenario, *, limit: int | None = None, config: AdmissionConfig | None = None) -> Result:
-    """The production admission; ``limit`` fixes every backend's, which is what the oracle is."""
+    """The production admission with its defaults; ``limit`` fixes every backend's, which is what the oracle is."""
     run = _Run(scenario)
     backends = [Backend(m.name, f"http://{m.name}", limit=limit or m.limit) for m in scenario.fleet]
-    front = Gateway(run.world, run.nodes, backends, config or scenario.admission(), str(scenario.seed))
+    front = Gateway(run.world, run.nodes, backends, config or AdmissionConfig(), str(scenario.seed))
     if scenario.hints:
         _probe(run, front, scenario.hints)
     result = run.through(front, lambda now: front.controller.state(now).backends)
-    result.figures |= {"queue_deepest": front.waits.deepest, "longest_wait": front.waits.longest}
+    result.figures["queue_deepest"] = front.deepest
+    result.figures["longest_wait"] = max((decision.wait for decision in front.decisions), default=0.0)
     return result
+
+
+def objectives(scenario: Scenario) -> Result:
+    """The production admission, told the objectives."""
+    return gateway(scenario, config=scenario.told())
 
 
 def oracle(scenario: Scenario) -> Result:
@@ -66,6 +71,7 @@ def static_fifo(scenario: Scenario) -> Result:
 
 MODES: dict[str, Callable[[Scenario], Result]] = {
     "gateway": gateway,
+    "objectives": objectives,
     "oracle": oracle,
     "alone": alone,
     "direct": direct,
@@ -79,15 +85,14 @@ class _Run:
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
         self.world = World()
-        self.nodes = [Node(self.world, m.name, Engine(m.profile), m.speeds) for m in scenario.fleet]
+        self.nodes = engines(self.world, scenario)
         self._ended: list[Call] = []
 
     def through(self, front: Front, state: Callable[[float], tuple[BackendState, ...]] | None = None) -> Result:
         """Let the clients send to ``front`` until the horizon."""
         scenario, world = self.scenario, self.world
-        for number, kind in enumerate(scenario.load):
-            _Crowd(world, front, kind, f"{scenario.seed}/{kind.label}/{number}", number, scenario.horizon, self._ended)
-        trace: figures.Trace = []
+        crowds(world, front, scenario, self._ended)
+        trace: Trace = []
         if state is not None:
             _every(world, TRACE_EVERY, lambda: trace.append((world.now, state(world.now))))
         world.run(scenario.horizon)
@@ -96,45 +101,6 @@ class _Run:
         of = figures.of_calls(measured, scenario.objectives, seconds)
         of["preemptions"] = float(sum(node.engine.preemptions for node in self.nodes))
         return Result(of | figures.of_limits(trace, scenario.measure_from), measured, trace)
-
-
-class _Crowd:
-    """One kind of traffic: draws wants, and turns each into a call."""
-
-    def __init__(
-        self, world: World, front: Front, kind: Load, seed: str, number: int, until: float, ended: list[Call]
-    ) -> None:
-        self._world = world
-        self._front = front
-        self._kind = kind
-        self._ended = ended
-        self._chance = Random(f"clients/{seed}")
-        first = number * 1_000_000
-        self._wants = wants(
-            kind.workload, seed, clients=kind.clients, streamed=kind.streamed, first_id=first, label=kind.label
-        )
-        if kind.rates:
-            self._next_arrival(arrivals(kind.rates, seed, until))
-        for (at, users), (_, before) in zip(kind.users, [(0.0, 0.0), *kind.users], strict=False):
-            for _ in range(round(users - before)):
-                world.at(at + self._chance.random() * 0.1, self._call)
-
-    def _next_arrival(self, times: Iterator[float]) -> None:
-        due = next(times, None)
-        if due is not None:
-            self._world.at(due, lambda: self._arrive(times))
-
-    def _arrive(self, times: Iterator[float]) -> None:
-        self._call()
-        self._next_arrival(times)
-
-    def _call(self) -> None:
-        Call(self._world, self._front, next(self._wants), self._kind.habits, self._chance, self._end, self._kind.label)
-
-    def _end(self, call: Call) -> None:
-        self._ended.append(call)
-        if self._kind.users:
-            self._world.after(self._kind.think, self._call)
 
 
 def _every(world: World, seconds: float, action: Callable[[], object]) -> None:

@@ -14,12 +14,12 @@ workload = "asr"
 rates = [[0.0, 140.0]]          # from second 0 on 140 requests a second; or users = [[0.0, 50]] that ask in turn
 habits = { timeout = 10.0 }
 
-[objectives]                    # what counts as served in time; configured = true tells the gateway too
+[objectives]                    # what counts as served in time; the gateway is told in mode "objectives" only
 tpot = 0.15
 
 [bands.gateway]                 # what runs (see run.MODES) and the figures it is held to
 "short.in_objective" = [0.9, 1.0]
-[bands.share]                   # the gateway's figure over the oracle's
+[bands."gateway/oracle"]        # the one run's figure over the other's
 goodput_tokens = [0.9, 1.3]
 """
 
@@ -71,12 +71,11 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Objectives:
-    """What counts as served in time, seconds; None: as long as the client waits. ``configured``: the gateway knows."""
+    """What counts as served in time, seconds; None: as long as the client waits."""
 
     ttft_short: float | None = None
     ttft_long: float | None = None
     tpot: float | None = None
-    configured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +108,9 @@ class Scenario:
     objectives: Objectives = field(default_factory=Objectives)
     hints: Hinting | None = None
 
-    def admission(self) -> AdmissionConfig:
-        """The gateway's settings: the defaults, and the objectives where they are configured."""
+    def told(self) -> AdmissionConfig:
+        """The gateway's settings where it is told the objectives."""
         config = AdmissionConfig()
-        if not self.objectives.configured:
-            return config
         short, long = config.queue.lanes
         lanes = (_with_objective(short, self.objectives.ttft_short), _with_objective(long, self.objectives.ttft_long))
         return replace(

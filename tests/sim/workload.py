@@ -43,7 +43,7 @@ WORKLOADS: dict[str, Callable[[], Sequence[Lengths]]] = {
     "code": lambda: _scaled("azure2023_code", 1.0, 1.0),
     "conversation": lambda: _scaled("azure2023_conv", 1.0, 1.0),
     # A few seconds of speech and its transcript.
-    "asr": lambda: _uniform((150, 450), (8, 24)),
+    "asr": lambda: _uniform((65, 105), (12, 28)),
     # The context window of Llama 3 filled: one of these is half a minute of prefill on one A100.
     "128k": lambda: _uniform((120_000, 128_000), (100, 300)),
     # Every request the same: for figures that can be worked out by hand.

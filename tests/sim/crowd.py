@@ -1,0 +1,63 @@
+"""The two ends of a run: the engines of a scenario, and the clients who send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+
+from gateway.emulator.engine import Engine
+from tests.sim.clients import Call, Front
+from tests.sim.fleet import Node
+from tests.sim.scenario import Load, Scenario
+from tests.sim.workload import arrivals, wants
+from tests.sim.world import World
+
+
+def engines(world: World, scenario: Scenario) -> list[Node]:
+    """The fleet, idle."""
+    return [Node(world, machine.name, Engine(machine.profile), machine.speeds) for machine in scenario.fleet]
+
+
+def crowds(world: World, front: Front, scenario: Scenario, ended: list[Call]) -> None:
+    """Let all of the load arrive at ``front``; calls go to ``ended`` as they end."""
+    for number, kind in enumerate(scenario.load):
+        Crowd(world, front, kind, f"{scenario.seed}/{kind.label}/{number}", number, scenario.horizon, ended)
+
+
+class Crowd:
+    """One kind of traffic: draws wants, and turns each into a call."""
+
+    def __init__(
+        self, world: World, front: Front, kind: Load, seed: str, number: int, until: float, ended: list[Call]
+    ) -> None:
+        self._world = world
+        self._front = front
+        self._kind = kind
+        self._ended = ended
+        self._chance = Random(f"clients/{seed}")
+        first = number * 1_000_000
+        self._wants = wants(
+            kind.workload, seed, clients=kind.clients, streamed=kind.streamed, first_id=first, label=kind.label
+        )
+        if kind.rates:
+            self._next_arrival(arrivals(kind.rates, seed, until))
+        for (at, users), (_, before) in zip(kind.users, [(0.0, 0.0), *kind.users], strict=False):
+            for _ in range(round(users - before)):
+                world.at(at + self._chance.random() * 0.1, self._call)
+
+    def _next_arrival(self, times: Iterator[float]) -> None:
+        due = next(times, None)
+        if due is not None:
+            self._world.at(due, lambda: self._arrive(times))
+
+    def _arrive(self, times: Iterator[float]) -> None:
+        self._call()
+        self._next_arrival(times)
+
+    def _call(self) -> None:
+        Call(self._world, self._front, next(self._wants), self._kind.habits, self._chance, self._end, self._kind.label)
+
+    def _end(self, call: Call) -> None:
+        self._ended.append(call)
+        if self._kind.users:
+            self._world.after(self._kind.think, self._call)
