@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.dialects.base import Fault, ResponseReader
-from gateway.dialects.reply import BodyReader, UnreadReader, fault_in, fault_of, find_usage, load, usage_of
+from gateway.dialects.reply import BodyReader, UnreadReader, fault_in, fault_of, find_usage, load, streams, usage_of
 from gateway.dialects.request import read_json
 from gateway.dialects.sse import EventReader
 from gateway.model import Access, Rejection, Route, Shape, Usage
@@ -52,7 +52,7 @@ class Anthropic:
         """See ``Dialect``."""
         if shape.route.access is not Access.ADMIT:
             return UnreadReader()
-        return MessageReader() if "event-stream" in content_type else BodyReader(status, content_type)
+        return MessageReader() if streams(shape, status, content_type) else BodyReader(status, content_type)
 
     def rejection(self, route: Route, rejection: Rejection, message: str, status: int) -> tuple[str, bytes]:  # noqa: ARG002 - every reason has one shape here
         """See ``Dialect``."""

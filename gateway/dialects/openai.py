@@ -16,7 +16,17 @@ from gateway.dialects import media
 from gateway.dialects.base import Fault, ResponseReader
 from gateway.dialects.errors import error_json, refusal_json
 from gateway.dialects.form import read_form
-from gateway.dialects.reply import BodyReader, UnreadReader, fault_in, fault_of, find_usage, load, timings_of, usage_of
+from gateway.dialects.reply import (
+    BodyReader,
+    UnreadReader,
+    fault_in,
+    fault_of,
+    find_usage,
+    load,
+    streams,
+    timings_of,
+    usage_of,
+)
 from gateway.dialects.request import count_of, name_of, read_json
 from gateway.dialects.sse import EventReader
 from gateway.model import Access, Rejection, Route, Shape, Usage
@@ -125,7 +135,7 @@ class OpenAI:
     def read_request(self, route: Route, content_type: str, body: bytes) -> Shape:
         """See ``Dialect``."""
         generates = route.label in _GENERATING
-        if "multipart/form-data" in content_type:
+        if "multipart/form-data" in content_type.lower():
             return _read_form(route, content_type, body, generates=generates)
         return read_json(route, body, generates=generates)
 
@@ -133,7 +143,7 @@ class OpenAI:
         """See ``Dialect``."""
         if shape.route.access is not Access.ADMIT:
             return UnreadReader()
-        if "event-stream" in content_type:
+        if streams(shape, status, content_type):
             return StreamReader(shape.choices)
         return BodyReader(status, content_type)
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.dialects.base import Fault, ResponseReader
 from gateway.dialects.errors import error_json, refusal_json
-from gateway.dialects.reply import BodyReader, UnreadReader, fault_in, fault_of, load, usage_of
+from gateway.dialects.reply import BodyReader, UnreadReader, fault_in, fault_of, load, streams, usage_of
 from gateway.dialects.request import read_json
 from gateway.dialects.sse import EventReader
 from gateway.model import Access, Rejection, Route, Shape, Usage
@@ -39,7 +39,7 @@ class Passthrough:
         """See ``Dialect``."""
         if shape.route.access is not Access.ADMIT:
             return UnreadReader()
-        if "event-stream" in content_type or "ndjson" in content_type:
+        if streams(shape, status, content_type):
             return ItemReader()
         return BodyReader(status, content_type)
 

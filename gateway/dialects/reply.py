@@ -9,12 +9,13 @@ import orjson
 
 from gateway.dialects.base import Fault
 from gateway.dialects.request import count_of
-from gateway.model import Usage
+from gateway.model import Shape, Usage
 
 _HEAD: Final = 8 * 1024
 _TAIL: Final = 32 * 1024
 _WHOLE: Final = 64 * 1024  # a body up to this size is parsed; of a larger one the head and the tail are searched
 _USAGE_MAX: Final = 4 * 1024  # bytes that a usage object may have
+_FAILURE: Final = 400  # the first status of failure
 _JSON: Final = json.JSONDecoder()
 
 _BUSY_CODES: Final = frozenset({429, 503, 529})
@@ -57,9 +58,10 @@ def _counted(counts: dict[str, Any]) -> Usage | None:
         if isinstance(details, dict):
             cached = details.get("cached_tokens")
     prompt = next((counts[k] for k in ("prompt_tokens", "input_tokens", "input_length") if k in counts), None)
-    if "cache_read_input_tokens" in counts:  # Anthropic counts cached input apart from input_tokens
+    if "cache_read_input_tokens" in counts:  # Anthropic's input_tokens leave cached input out
         cached = counts["cache_read_input_tokens"]
-        prompt = _sum(prompt, cached, counts.get("cache_creation_input_tokens"))
+        if prompt is not None:
+            prompt = _sum(prompt, cached, counts.get("cache_creation_input_tokens"))
     output = next((counts[k] for k in ("completion_tokens", "output_tokens", "generated_tokens") if k in counts), None)
     return _usage(prompt, output, cached)
 
@@ -109,6 +111,13 @@ def fault_in(text: str) -> Fault:
     return Fault.BUSY if any(word in lowered for word in _BUSY_WORDS) else Fault.FAILED
 
 
+def streams(shape: Shape, status: int, content_type: str) -> bool:
+    """Whether a reply is read as a stream; some engines stream without saying so (vLLM's old demo server)."""
+    kind = content_type.lower()
+    unsaid = shape.stream and status < _FAILURE and "/json" not in kind
+    return "event-stream" in kind or "ndjson" in kind or unsaid
+
+
 def load(payload: bytes) -> dict[str, Any] | None:
     """``payload`` as a JSON object, None where it is none."""
     try:
@@ -130,8 +139,8 @@ class BodyReader:
         self.usage: Usage | None = None
         self.fault: Fault | None = None
         self.complete = False
-        self._success = status < 400  # noqa: PLR2004 - the first status of failure
-        self._json = "json" in content_type
+        self._success = status < _FAILURE
+        self._json = "json" in content_type.lower()
         self._body = bytearray()
         self._size = 0
 
