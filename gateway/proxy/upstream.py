@@ -23,6 +23,7 @@ from gateway.proxy.config import ProxyConfig, TlsConfig
 from gateway.proxy.http import ResponseHead
 
 _COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
+_PROOF: Final = 1.0  # seconds that an idle connection stays open before its backend is known to keep such ones
 _FIRST_FINAL_STATUS: Final = 200
 _SWITCHING: Final = 101
 _HEAD, _BODY, _DONE = "head", "body", "done"  # phases of an answer
@@ -42,7 +43,10 @@ class Receiver(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One connection. ``answered``: at least one byte came back for the exchange at hand."""
+    """One connection. ``answered``: at least one byte came back for the exchange at hand.
+
+    ``chunked``: so was the last answer's body.
+    """
 
     __slots__ = (
         "_acked",
@@ -60,6 +64,7 @@ class Connection(asyncio.Protocol):
         "_receiver",
         "_until_close",
         "answered",
+        "chunked",
         "idle_since",
         "reused",
         "transport",
@@ -68,7 +73,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
         self.transport: asyncio.Transport | None = None
-        self.reused = False
+        self.reused = self.chunked = False
         self.idle_since = 0.0
         self._paused = False
         self._acked: int | None = None
@@ -264,7 +269,13 @@ class Connection(asyncio.Protocol):
 
     def _finish(self) -> None:
         transport = self.transport
-        if not self._keep or self._once or transport is None or transport.is_closing() or transport.get_write_buffer_size():
+        if (
+            not self._keep
+            or self._once
+            or transport is None
+            or transport.is_closing()
+            or transport.get_write_buffer_size()
+        ):
             self.abort()
             return
         self._detach()
@@ -308,15 +319,25 @@ class Upstream:
         self.api_key = None if backend.api_key is None else backend.api_key.encode()
         self.connections: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # in the order of their last use
+        self._keeps: dict[bool, bool] = {}  # whether it keeps a connection after an answer (in chunks?), where known
+        self._proof = min(_PROOF, config.upstream_keepalive / 2)
         self._sweeper: asyncio.TimerHandle | None = None
 
     def pooled(self) -> Connection | None:
-        """The idle connection used last that is still good, or None."""
-        while self._idle:
-            connection, _ = self._idle.popitem()
-            expired = time.monotonic() - connection.idle_since >= self._config.upstream_keepalive
-            if not expired and not connection.readable():
-                connection.reused = True
+        """The idle connection used last that is still good, or None.
+
+        An engine may promise to keep a connection and close it right after the answer all the same: llama.cpp does so
+        after every stream. A request sent on it in that very moment is lost, and is not safe to send again. So a
+        connection is reused only where such ones are known to stay open.
+        """
+        now = time.monotonic()
+        for connection in reversed(tuple(self._idle)):
+            age = now - connection.idle_since
+            if age < self._proof and not self._keeps.get(connection.chunked):
+                continue
+            del self._idle[connection]
+            if age < self._config.upstream_keepalive and not connection.readable():
+                self._keeps[connection.chunked] = connection.reused = True
                 return connection
             connection.abort()
         return None
@@ -345,7 +366,10 @@ class Upstream:
     def closed(self, connection: Connection) -> None:
         """Count a connection out; an idle one is forgotten at once."""
         self.connections.discard(connection)
-        self._idle.pop(connection, None)
+        if connection in self._idle:
+            del self._idle[connection]
+            if time.monotonic() - connection.idle_since < self._proof:  # too soon to be an idle timeout
+                self._keeps[connection.chunked] = False
 
     def release(self, connection: Connection) -> None:
         """Keep a connection whose answer was complete."""

@@ -99,7 +99,9 @@ async def test_P46_hop_by_hop_headers_stay_behind_both_ways_and_one_framing_leav
 async def test_P46_a_backend_that_gives_both_framings_is_read_by_its_chunks(backend):
     engine = await backend(
         always(
-            b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(b"{}") + b"0\r\n\r\n"
+            b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + chunked(b"{}")
+            + b"0\r\n\r\n"
         )
     )
     async with open_house(engine) as house:
@@ -112,7 +114,9 @@ async def test_P15_encoded_bytes_pass_untouched(backend):
     encoded = random.Random(1).randbytes(1000)
     engine = await backend(always(reply(encoded, headers=[*JSON, ("Content-Encoding", "gzip")])))
     async with open_house(engine) as house:
-        answer = await house.ask(request(body=encoded, headers=[("Content-Encoding", "gzip"), ("Accept-Encoding", "br")]))
+        answer = await house.ask(
+            request(body=encoded, headers=[("Content-Encoding", "gzip"), ("Accept-Encoding", "br")])
+        )
         assert answer.body == encoded
         assert answer.get("Content-Encoding") == "gzip"
         assert answer.get("Content-Length") == "1000"
@@ -560,7 +564,8 @@ async def test_requests_may_be_pipelined(backend):
         assert house.controller.balanced
 
 
-async def test_P08_a_connection_is_used_again_on_both_sides(backend):
+async def test_P08_a_connection_is_used_again_on_both_sides(backend, monkeypatch):
+    monkeypatch.setattr("gateway.proxy.upstream._PROOF", 0.0)
     engine = await backend(always(reply(b'{"a":1}')))
     async with open_house(engine) as house:
         client = await house.client()
@@ -568,6 +573,41 @@ async def test_P08_a_connection_is_used_again_on_both_sides(backend):
             assert (await client.ask(request(body=CHAT))).status == 200
         assert len(engine.requests) == 20
         assert len({message.connection for message in engine.requests}) == 1
+
+
+async def test_a_connection_is_used_again_once_one_was_seen_to_stay_open(backend, monkeypatch):
+    monkeypatch.setattr("gateway.proxy.upstream._PROOF", 0.1)
+    engine = await backend(always(reply(b'{"a":1}')))
+    async with open_house(engine) as house:
+        client = await house.client()
+        for _ in range(3):
+            assert (await client.ask(request(body=CHAT))).status == 200
+        await asyncio.sleep(0.2)
+        for _ in range(20):
+            assert (await client.ask(request(body=CHAT))).status == 200
+        assert len({message.connection for message in engine.requests[3:]}) == 1
+        assert engine.requests[3].connection in {message.connection for message in engine.requests[:3]}
+
+
+async def test_no_request_meets_a_connection_that_the_backend_is_about_to_close(backend, monkeypatch):
+    """llama.cpp closes each connection a moment after a stream, without saying so in its head."""
+    monkeypatch.setattr("gateway.proxy.upstream._PROOF", 50.0)
+    closing = asyncio.Event()
+
+    async def stream_then_close(peer, _message):
+        await peer.send(SSE_HEAD + chunked(event("a")) + b"0\r\n\r\n")
+        await closing.wait()
+        peer.close()
+
+    engine = await backend(stream_then_close)
+    async with open_house(engine, upstream_keepalive=100.0) as house:
+        client = await house.client()
+        for _ in range(5):
+            assert (await client.ask(request(body=CHAT_STREAM))).status == 200
+        closing.set()
+        for _ in range(5):
+            assert (await client.ask(request(body=CHAT_STREAM))).status == 200
+        assert len({message.connection for message in engine.requests}) == 10
 
 
 async def test_P47_a_slow_reader_gets_all_of_it_and_holds_the_backend_back(backend):
@@ -614,7 +654,12 @@ async def test_a_reader_that_stumbles_does_not_harm_the_bytes(backend, monkeypat
 @pytest.mark.parametrize("upgrade", ["websocket", "WebSocket"])
 async def test_P45_a_websocket_is_refused_clearly(backend, upgrade):
     engine = await backend(always(reply()))
-    headers = [("Connection", "Upgrade"), ("Upgrade", upgrade), ("Sec-WebSocket-Key", "x"), ("Sec-WebSocket-Version", "13")]
+    headers = [
+        ("Connection", "Upgrade"),
+        ("Upgrade", upgrade),
+        ("Sec-WebSocket-Key", "x"),
+        ("Sec-WebSocket-Version", "13"),
+    ]
     async with open_house(engine) as house:
         answer = await house.ask(request("GET", "/v1/realtime", headers=headers))
         assert answer.status == 501
@@ -624,7 +669,11 @@ async def test_P45_a_websocket_is_refused_clearly(backend, upgrade):
 
 async def test_an_offered_upgrade_to_http2_is_ignored_as_java_clients_expect(backend):
     engine = await backend(always(reply()))
-    headers = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAEAAEAAAAIAAAABAAMAAABk")]
+    headers = [
+        ("Connection", "Upgrade, HTTP2-Settings"),
+        ("Upgrade", "h2c"),
+        ("HTTP2-Settings", "AAEAAEAAAAIAAAABAAMAAABk"),
+    ]
     async with open_house(engine) as house:
         client = await house.client()
         for _ in range(2):
