@@ -29,6 +29,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._epoch = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
+        self._armed: float | None = None  # the event it is set for
         self._sinks: dict[int, Sink] = {}
         self._next_key = 0
 
@@ -65,7 +66,7 @@ class Driver:
         self.abort(list(self._sinks))
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            self._timer = self._armed = None
 
     def _pass_on(self, emission: Emission) -> None:
         sink = self._sinks.pop(emission.key, None) if emission.finished else self._sinks.get(emission.key)
@@ -74,15 +75,15 @@ class Driver:
 
     def _arm(self) -> None:
         due = self.engine.next_event()
-        when = None if due is None else self._epoch + due / self._speed
+        if due == self._armed:
+            return
         if self._timer is not None:
-            if self._timer.when() == when:
-                return
             self._timer.cancel()
-        self._timer = None if when is None else self._loop.call_at(when, self._fire)
+        self._armed = due
+        self._timer = None if due is None else self._loop.call_at(self._epoch + due / self._speed, self._fire)
 
     def _fire(self) -> None:
-        self._timer = None
+        self._timer = self._armed = None
         due = self.engine.next_event()
         if due is not None:
             # uvloop counts in milliseconds: its timers may ring a little early.

@@ -11,16 +11,14 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
-from typing import Final
 from urllib.parse import urlsplit
 
 from gateway.emulator import sdk
 from gateway.emulator.calls import Answer, Pool, request_bytes
-
-RECENT: Final = 3.0  # seconds that a live figure looks back
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +75,20 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The run so far, for a live view. Rates are per second over the last three seconds."""
+    """The run so far, for a live view."""
 
-    elapsed: float
+    elapsed: float  # seconds, at most ``duration``
     duration: float
     offered: int
     attempts: int
     in_flight: int
     good: int
-    late: int
     refusals: int  # answers 429 and 503, to any attempt
     timeouts: int  # of any attempt
     failures: int  # of any attempt, otherwise
-    offered_rate: float
-    attempt_rate: float
-    goodput: float
-    latency: float | None  # mean seconds of what finished well in that time
+    per_second: tuple[int, ...]  # requests that ended well in each full second so far
+    latency_p50: float | None  # seconds, whole time of what ended well
+    latency_p99: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +167,17 @@ class Load:
         self._started = 0.0
         self._offered = self._attempts = self._refusals = self._timeouts = self._failures = 0
         self._lag = 0.0
-        self._recent: list[tuple[float, int, int]] = []  # (time, offered, attempts), for rates
+
+    async def run_watched(self, watch: Callable[[Snapshot], None], every: float = 0.25) -> Result:
+        """``run``, and show ``watch`` how it stands every so many seconds and once at its end."""
+        running = asyncio.create_task(self.run())
+        try:
+            while not running.done():
+                await asyncio.wait({running}, timeout=every)
+                watch(self.snapshot())
+        finally:
+            running.cancel()
+        return await running
 
     async def run(self) -> Result:
         """Send it all and wait for the ends."""
@@ -197,30 +203,24 @@ class Load:
         )
 
     def snapshot(self) -> Snapshot:
-        """Figures of this instant; call it regularly, its rates are those since a call some three seconds ago."""
-        elapsed = self._now() - self._started
-        self._recent.append((elapsed, self._offered, self._attempts))
-        while len(self._recent) > 2 and self._recent[1][0] <= elapsed - RECENT:  # noqa: PLR2004 - one older one stays
-            del self._recent[0]
-        since, offered, attempts = self._recent[0]
-        span = max(elapsed - since, 1e-9)
-        fates = [outcome.fate for outcome in self._outcomes]
-        good = [o for o in self._outcomes if o.fate is Fate.GOOD and o.end > elapsed - RECENT]
+        """Figures of this instant."""
+        elapsed = min(self._now() - self._started, self._plan.duration)
+        good = [outcome for outcome in self._outcomes if outcome.fate is Fate.GOOD]
+        seconds = Counter(int(outcome.end) for outcome in good)
+        latencies = [outcome.end - outcome.arrival for outcome in good]
         return Snapshot(
             elapsed,
             self._plan.duration,
             self._offered,
             self._attempts,
             len(self._tasks),
-            fates.count(Fate.GOOD),
-            fates.count(Fate.LATE),
+            len(good),
             self._refusals,
             self._timeouts,
             self._failures,
-            (self._offered - offered) / span,
-            (self._attempts - attempts) / span,
-            len(good) / min(RECENT, max(elapsed, 1e-9)),
-            sum(o.end - o.arrival for o in good) / len(good) if good else None,
+            tuple(seconds[second] for second in range(int(elapsed))),
+            percentile(latencies, 0.5),
+            percentile(latencies, 0.99),
         )
 
     def _now(self) -> float:

@@ -18,6 +18,9 @@ from gateway.emulator.load import Ask, Mix, Plan
 from gateway.emulator.profiles import C550_ASR
 
 OVERLOAD: Final = 5.0  # times the engine's best throughput
+DIRECT_SECONDS: Final = 10.0  # of the demo straight at the engine, which is enough to see it
+GATED_SECONDS: Final = 16.0  # and through the gateway, which has to learn the engine first
+PATIENCE: Final = 5.0  # seconds after which the demo's clients time out
 BYTES_PER_SECOND: Final = 1625  # of audio: GSM 6.10 in a WAV file, so that the load is requests and not bytes
 CLIP: Final = (4.6, 8.4)  # seconds of audio, evenly
 _BOUNDARY: Final = "emulated-load"
