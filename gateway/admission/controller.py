@@ -18,7 +18,7 @@ from gateway.admission.pool import Books, Pool
 from gateway.admission.queue import Entry
 from gateway.admission.retries import Ledger, RetryBudget
 from gateway.admission.shedder import Shedder
-from gateway.admission.window import Running, Streaming
+from gateway.admission.window import TICK, Running, Streaming
 from gateway.model import (
     Backend,
     GatewayState,
@@ -34,7 +34,6 @@ from gateway.model import (
     Verdict,
 )
 
-TICK: Final = 0.1  # seconds between samples
 SERIAL_PATIENCE: Final = 60.0  # seconds that a long prompt may wait for the one that is being read
 
 
@@ -73,6 +72,17 @@ class AdmissionController:
         if verdict is not None:
             verdicts.append(verdict)
         return self._dispatch(now, verdicts)
+
+    def knock(self, ticket: Ticket, now: float) -> Rejection | None:
+        """Refuse what ``offer`` would refuse at once; None where it would not, and then nothing has happened.
+
+        For a client that waits to be asked for its body: ``ticket`` is then a guess from the body's length.
+        """
+        books = self._pool.serving(ticket.shape.model, ticket.avoid)
+        if books and not self._draining and self._would_take(ticket, self._backlog.group(books), now):
+            return None
+        verdict = self._admit(ticket, now)
+        return verdict if isinstance(verdict, Rejection) else None
 
     def withdraw(self, ticket_id: int, now: float) -> list[Verdict]:
         """Forget a queued ticket whose client left; unknown ids are ignored."""
@@ -206,17 +216,29 @@ class AdmissionController:
 
     def _wait(self, ticket: Ticket, group: Group, index: int, now: float, *, retry: bool) -> Rejection | None:
         """Let it wait, or refuse it at the door."""
-        lane = group.queue.lanes[index]
-        bound = self._shedder.bound(ticket, lane)
+        bound = self._shedder.bound(ticket, group.queue.lanes[index])
         limit = self._patience(ticket, index, bound)
-        wait = group.flow.wait(self._shedder.ahead(ticket, lane), group.queue.lanes, index)
-        reason = self._reason(ticket, group, now, retry=retry) or (Reason.DEADLINE if wait > limit else None)
+        wait, reason = self._prospect(ticket, group, index, limit, now, retry=retry)
         if reason is not None:
             return self._refuse_queued(ticket, group, reason, wait, bound, now, retry=retry)
         self._backlog.add(Entry(ticket, index, _size(ticket), now, now + bound, now + limit, retry), group)
         if self._sample_at is None:
             self._sample_at = now + TICK
         return None
+
+    def _prospect(
+        self, ticket: Ticket, group: Group, index: int, limit: float, now: float, *, retry: bool
+    ) -> tuple[float, Reason | None]:
+        """How long it would wait, and why it may not."""
+        wait = group.flow.wait(self._shedder.ahead(ticket, group.queue.lanes[index]), group.queue.lanes, index)
+        return wait, self._reason(ticket, group, now, retry=retry) or (Reason.DEADLINE if wait > limit else None)
+
+    def _would_take(self, ticket: Ticket, group: Group, now: float) -> bool:
+        index = self._lane_of(ticket)
+        if not self._backlog.queued and not isinstance(self._balancer.pick(group.books, ticket, index, now), Hold):
+            return True
+        limit = self._patience(ticket, index, self._shedder.bound(ticket, group.queue.lanes[index]))
+        return self._prospect(ticket, group, index, limit, now, retry=ticket.attempt > 0)[1] is None
 
     def _reason(self, ticket: Ticket, group: Group, now: float, *, retry: bool) -> Reason | None:
         queue = self._config.queue

@@ -47,6 +47,10 @@ class Gate:
         finally:
             self._waiting.pop(ticket.id, None)
 
+    def knock(self, ticket: Ticket) -> Rejection | None:
+        """The refusal that ``enter`` would give at once, if any; nobody waits, and no permit is given."""
+        return self._controller.knock(ticket, self._clock())
+
     def _give_up(self, ticket: Ticket, future: asyncio.Future[Verdict]) -> None:
         if not future.done() or future.cancelled():
             self._waiting.pop(ticket.id, None)

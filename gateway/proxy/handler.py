@@ -21,12 +21,12 @@ from aiohttp import web
 from gateway.admission.estimator import Estimator
 from gateway.dialects.base import Fault
 from gateway.dialects.registry import INVALID, Dialects
-from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket
+from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket, WorkEstimate
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Gate
 from gateway.proxy.http import refusal, request_head
-from gateway.proxy.inbound import Call, Refused
+from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, Written
 from gateway.proxy.relay import FAILURES, End, Relay, Wire
 from gateway.proxy.upstream import Upstream
@@ -91,7 +91,8 @@ class Handler:
 
     async def _serve(self, call: Call) -> Written:
         call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)
-        self._refuse_unread(call)
+        if rejection := self._refuse_unread(call):
+            return self._reject(call, rejection)
         body = await call.read_body(self._config.max_body, self._config.client_timeout)
         call.timeline.read = self._clock()
         shape = call.dialect.read_request(call.record.route, call.request.headers.get("Content-Type", ""), body)
@@ -102,8 +103,8 @@ class Handler:
             return await self._models(call, shape, wire)
         return await self._bypass(call, shape, wire, self._live(shape.model))
 
-    def _refuse_unread(self, call: Call) -> None:
-        """Refuse what is never taken, before a byte of the body is: a client that waits for 100 then sends none."""
+    def _refuse_unread(self, call: Call) -> Rejection | None:
+        """Refuse what is not taken before a byte of the body is: a client that waits for 100 then sends none."""
         if call.method == "CONNECT" or call.upgrades_to_websocket():
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "The gateway relays plain HTTP, not upgrades.")
         if call.record.route is INVALID:
@@ -111,7 +112,14 @@ class Handler:
         if call.record.route.access is Access.DENY:
             message = "This is administration of the engine; GATEWAY_ALLOW_ADMIN_ROUTES lets it pass."
             raise Refused(HTTPStatus.FORBIDDEN, "admin_route_denied", message)
-        call.check_length(self._config.max_body)
+        if call.length > self._config.max_body:
+            raise too_large(self._config.max_body)
+        shape = Shape(call.record.route, prompt_bytes=call.length)
+        if self._gate.draining:
+            return Rejection(Ticket(0, shape, WorkEstimate(0, 0, 0.0)), Reason.DRAINING, 1.0)
+        if call.record.route.access is Access.ADMIT and call.holds_body_back:
+            return self._gate.knock(self._ticket(call, shape, b""))
+        return None
 
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """Work for the engine: wait for a permit, hold it until the last byte."""

@@ -22,6 +22,7 @@ from gateway.proxy.relay import Relay
 
 _SAMPLE: Final = 32 * 1024  # of a larger body, the fingerprint takes so much of either end
 _ID_LIMIT: Final = 256
+_ATTEMPT_DIGITS: Final = 4
 
 
 class Refused(Exception):  # noqa: N818 - not an error: one of the answers
@@ -102,7 +103,7 @@ class Call:
         headers = self.request.headers
         count = headers.get("X-Stainless-Retry-Count", "")
         timeout = headers.get("X-Stainless-Read-Timeout") or headers.get("X-Stainless-Timeout")
-        return Retries(int(count) if count.isdecimal() else 0, _seconds(timeout))
+        return Retries(int(count) if count.isdecimal() and len(count) <= _ATTEMPT_DIGITS else 0, _seconds(timeout))
 
     def fingerprint(self, client: str, body: bytes) -> int:
         """Recognises the same call sent again; of a large body the ends and the length speak for the whole."""
@@ -130,11 +131,21 @@ class Call:
 
     # -- the body ---------------------------------------------------------------------------------------------------
 
-    def check_length(self, limit: int) -> None:
-        """Refuse by Content-Length, before a byte of the body is taken."""
+    @property
+    def length(self) -> int:
+        """Content-Length; 0 where it is not told."""
         length = self.request.headers.get("Content-Length", "")
-        if length.isdecimal() and int(length) > limit:
-            raise too_large(limit)
+        return int(length) if length.isdecimal() else 0
+
+    @property
+    def holds_body_back(self) -> bool:
+        """Whether the client waits to be asked for its body."""
+        return (
+            self.body_pending
+            and not self.terms.http10
+            and not self.request.content.total_bytes
+            and self.request.headers.get("Expect", "").lower() == "100-continue"
+        )
 
     async def read_body(self, limit: int, timeout: float) -> bytes:
         """The whole body.
@@ -145,7 +156,7 @@ class Call:
         if not self.body_pending:
             return b""
         content = self.request.content
-        if self.terms.http10 is False and not content.total_bytes and self._expects_continue():
+        if self.holds_body_back:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         parts: list[bytes] = []
         size = 0
@@ -171,9 +182,6 @@ class Call:
         except web.RequestPayloadError:
             raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "The request's body is not valid HTTP.") from None
 
-    def _expects_continue(self) -> bool:
-        return self.request.headers.get("Expect", "").lower() == "100-continue"
-
     # -- the answer -------------------------------------------------------------------------------------------------
 
     def reply(
@@ -181,6 +189,8 @@ class Call:
     ) -> Written:
         """Write a whole answer of the gateway's own. A connection whose body is unread does not stay open."""
         keep_alive = keep_alive and self.terms.keep_alive and not self.body_pending
+        if self.holds_body_back:
+            self.connection.expect_no_body()
         content_type, body = content
         lines = [*headers, ("X-Request-Id", self.id)]
         self._write(own_reply(status, lines, content_type, body, self.terms, keep_alive=keep_alive))

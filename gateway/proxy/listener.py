@@ -106,6 +106,10 @@ class ClientConnection(web.RequestHandler):
         if self.transport is not None:
             self.transport.abort()
 
+    def expect_no_body(self) -> None:
+        """The client was refused before it sent its body: do not linger to read it."""
+        self._lingering_time = 0.0
+
     def end(self) -> None:
         """Close: at once where a request is running, else when the last answer has been taken."""
         if self._request_in_progress:

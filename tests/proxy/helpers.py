@@ -348,6 +348,7 @@ class CountingController(AdmissionController):
         self.granted: list[Permit] = []
         self.settled: list[tuple[Permit, Outcome, Usage | None]] = []
         self.refuse: Reason | None = None
+        self.capacity = 1_000_000
         self.retry_after = 1.0
         self.should_retry: bool | None = None
         self.draining = False
@@ -359,13 +360,19 @@ class CountingController(AdmissionController):
 
     def offer(self, ticket: Ticket, now: float) -> list[Verdict]:
         self.offered.append(ticket)
+        rejection = self.knock(ticket, now)
+        if rejection is not None:
+            return [rejection]
+        self.queue[ticket.id] = ticket
+        return self.dispatch(now)
+
+    def knock(self, ticket: Ticket, now: float) -> Rejection | None:  # noqa: ARG002 - no timing here
         reason = Reason.DRAINING if self.draining else self.refuse
         if reason is None and not set(self.names) - ticket.avoid:
             reason = Reason.NO_BACKEND
-        if reason is not None:
-            return [Rejection(ticket, reason, self.retry_after, self.should_retry)]
-        self.queue[ticket.id] = ticket
-        return self.dispatch(now)
+        if reason is None and len(self.queue) >= self.capacity:
+            reason = Reason.QUEUE_FULL
+        return None if reason is None else Rejection(ticket, reason, self.retry_after, self.should_retry)
 
     def dispatch(self, now: float) -> list[Verdict]:
         verdicts: list[Verdict] = []
@@ -480,6 +487,11 @@ class House:
 
     async def ask(self, data: bytes) -> Message:
         return await (await self.client()).ask(data)
+
+    def expire(self, reason: Reason) -> None:
+        """Throw everybody out of the queue."""
+        tickets, self.controller.queue = self.controller.queue, {}
+        self.gateway._gate._apply([Rejection(ticket, reason, 1.0) for ticket in tickets.values()])
 
 
 # Probes would be requests that no test asked for.

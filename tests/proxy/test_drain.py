@@ -1,0 +1,187 @@
+"""Ends: what runs may finish, what comes is sent elsewhere, and nothing is cut before its time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.model import Outcome, Reason
+from gateway.proxy import server
+from tests.proxy.helpers import (
+    CHAT,
+    CHAT_STREAM,
+    GUARD,
+    SSE_HEAD,
+    Message,
+    Peer,
+    always,
+    chunked,
+    event,
+    open_house,
+    reply,
+    request,
+)
+
+
+class Streams:
+    """Streams that end when told."""
+
+    def __init__(self) -> None:
+        self.end = asyncio.Event()
+
+    async def __call__(self, peer: Peer, _message: Message) -> None:
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        told, gone = asyncio.create_task(self.end.wait()), asyncio.create_task(peer.ended())
+        await asyncio.wait({told, gone}, return_when=asyncio.FIRST_COMPLETED)
+        told.cancel()
+        gone.cancel()
+        await asyncio.gather(told, gone, return_exceptions=True)
+        await peer.send(chunked(event("b")) + b"0\r\n\r\n")
+
+
+async def begin(house, count):  # noqa: ANN001 - a fixture of sorts
+    clients = [await house.client() for _ in range(count)]
+    for client in clients:
+        await client.send(request(body=CHAT_STREAM))
+    heads = [await client.head() for client in clients]
+    for client in clients:
+        assert await client.chunk() == event("a")
+    return list(zip(clients, heads, strict=True))
+
+
+async def test_C05_streams_finish_within_the_grace_time_and_new_requests_are_sent_elsewhere(backend):
+    streams = Streams()
+    engine = await backend(streams)
+    async with open_house(engine, drain_grace=GUARD) as house:
+        idle = await house.client()
+        engine.script = always(reply())
+        assert (await idle.ask(request(body=CHAT))).status == 200
+        engine.script = streams
+        running = await begin(house, 10)
+        drained = asyncio.create_task(house.gateway.drain())
+        await asyncio.sleep(0)
+        for client in (idle, await house.client()):
+            answer = await client.ask(request(body=CHAT))
+            assert answer.status == 503
+            assert answer.get("x-gateway-shed-reason") == "draining"
+            assert answer.get("Connection") == "close"
+            assert answer.get("Retry-After") == "1"
+            assert await client.rest() == b""
+        assert (await (await house.client()).ask(request("GET", "/health"))).status == 503
+        assert not drained.done()
+        streams.end.set()
+        for client, _ in running:
+            assert await client.chunk() == event("b")
+            assert await client.chunk() == b""
+        await asyncio.wait_for(drained, GUARD)
+        records = await house.records.count(14)
+        assert [record.outcome for record in records].count(Outcome.COMPLETED) == 11
+        assert [record.reason for record in records].count(Reason.DRAINING) == 3
+        assert house.controller.balanced
+        assert house.gateway.in_flight == 0
+
+
+async def test_C05_what_outlasts_the_grace_time_is_cut(backend, caplog):
+    streams = Streams()
+    engine = await backend(streams)
+    async with open_house(engine, drain_grace=0.05) as house:
+        running = await begin(house, 3)
+        await asyncio.wait_for(house.gateway.drain(), GUARD)
+        for client, _ in running:
+            assert not (await client.rest()).endswith(b"0\r\n\r\n")
+        await engine.deserted()
+        records = await house.records.count(3)
+        assert {record.error for record in records} == {"cut at the end of the drain's grace time"}
+        assert house.controller.balanced
+        assert "cutting 3 requests" in caplog.text
+
+
+async def test_C05_a_second_signal_forces_the_end(backend):
+    streams = Streams()
+    engine = await backend(streams)
+    async with open_house(engine, drain_grace=3600.0) as house:
+        running = await begin(house, 3)
+        drained = asyncio.create_task(house.gateway.drain())
+        await asyncio.sleep(0)
+        await asyncio.wait_for(house.gateway.stop(), GUARD)
+        await asyncio.wait_for(drained, GUARD)
+        for client, _ in running:
+            await client.ended()
+        await house.records.count(3)
+        assert house.controller.balanced
+
+
+async def test_what_waits_when_the_drain_begins_is_served(backend):
+    streams = Streams()
+    engine = await backend(streams)
+    async with open_house(engine, limit=1, drain_grace=GUARD) as house:
+        ((first, _),) = await begin(house, 1)
+        waiting = await house.client()
+        await waiting.send(request(body=CHAT_STREAM))
+        while not house.controller.queue:
+            await asyncio.sleep(0.001)
+        drained = asyncio.create_task(house.gateway.drain())
+        await asyncio.sleep(0)
+        streams.end.set()
+        await first.rest()
+        answer = await waiting.answer()
+        assert answer.status == 200
+        assert answer.get("Connection") == "close"
+        assert answer.body == event("a") + event("b")
+        await asyncio.wait_for(drained, GUARD)
+
+
+async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(backend):
+    size = 4 * 2**20
+    engine = await backend(always(reply(b"x" * size)))
+    async with open_house(engine) as house:
+        client = await house.client(receive_buffer=2**14)
+        await client.send(request(body=CHAT))
+        head = await client.head()
+        await house.records.count(0)
+        drained = asyncio.create_task(house.gateway.drain())
+        assert len((await client.body(head)).body) == size
+        await asyncio.wait_for(drained, GUARD)
+        assert house.controller.outcomes == [Outcome.COMPLETED]
+
+
+async def test_stopping_twice_and_draining_after_it_are_harmless(backend):
+    engine = await backend(always(reply()))
+    async with open_house(engine) as house:
+        await house.gateway.stop()
+        await house.gateway.stop()
+        await house.gateway.drain()
+    await engine.deserted()
+
+
+async def test_stopping_what_was_never_started_is_harmless():
+    from gateway.proxy.server import Gateway
+    from tests.proxy.helpers import ConstantEstimator, CountingController, proxy_config
+
+    gateway = Gateway(proxy_config(), [], CountingController([]), ConstantEstimator())
+    await gateway.stop()
+
+
+async def test_the_url_names_the_port_that_was_bound(backend):
+    engine = await backend(always(reply()))
+    async with open_house(engine, host="::1") as house:
+        assert house.gateway.url.startswith("http://[::1]:")
+
+
+def test_C20_the_limit_on_open_files_is_raised_or_said_to_be_low(monkeypatch, caplog):
+    import resource
+
+    calls: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda what, limits: calls.append((what, limits)))
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (1024, resource.RLIM_INFINITY))
+    server.raise_descriptor_limit()
+    assert calls == [(resource.RLIMIT_NOFILE, (65536, resource.RLIM_INFINITY))]
+    assert caplog.text == ""
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (256, 512))
+    with caplog.at_level(logging.WARNING):
+        server.raise_descriptor_limit()
+    assert calls[1] == (resource.RLIMIT_NOFILE, (512, 512))
+    assert "ulimit -n" in caplog.text
+    monkeypatch.setattr(resource, "getrlimit", lambda _what: (100_000, 100_000))
+    server.raise_descriptor_limit()
+    assert len(calls) == 2
