@@ -96,6 +96,15 @@ def test_a_template_s_own_prompt_is_learned_from_short_prompts_and_does_not_scal
     assert own.estimate(shape(prompt_bytes=40_000)).prompt_tokens == 10_000
 
 
+def test_what_the_template_adds_is_not_taken_for_text() -> None:
+    own = estimator()
+    for _ in range(100):
+        own.learn(shape(prompt_bytes=2, messages=1), Usage(65, 5))
+    for _ in range(200):
+        own.learn(shape(prompt_bytes=600, messages=1), Usage(150 + 64, 5))
+    assert own.estimate(shape(prompt_bytes=60_000, messages=1)).prompt_tokens == pytest.approx(15_064, rel=0.01)
+
+
 def test_a_change_of_text_is_followed() -> None:
     own = estimator()
     for _ in range(200):
