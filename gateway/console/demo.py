@@ -167,14 +167,14 @@ class DemoView:
         inside = f"{engine['running']}+{engine['waiting']}"
         return (
             f"{_SHORT[side]:8}{run.elapsed:3.0f} s {recent(run.per_second):6.1f}/s in time {run.timeouts:6} timeouts"
-            f" {run.refusals:6} refusals  {inside} in the engine"
+            f" {run.refusals:6} refusals  {inside} in engine"
         )
 
     def _verdict(self) -> str:
         direct, gated = (recent(self._sides[side].run.per_second) for side in range(len(TITLES)))
         return (
-            f"Same engine, same load, last {LAST} seconds: {direct:.1f} answers a second without the gateway,\n"
-            f"{gated:.1f} with it: {gated / self._scene.best:.0%} of what the engine can do."
+            f"Same engine, same load, last {LAST} seconds: {direct:.1f} answers a second without the\n"
+            f"gateway, {gated:.1f} with it: {gated / self._scene.best:.0%} of what the engine can do."
         )
 
 

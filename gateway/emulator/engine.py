@@ -227,6 +227,7 @@ class Engine:
         self.preemptions += 1
 
     def _admit_chunks(self, may_admit: bool) -> None:
+        # Every prompt under way gets something: whoever began to decode since had a token of the last step's budget.
         budget = self.profile.max_num_batched_tokens - len(self._decoding)
         most = self.profile.long_prefill_threshold or budget
         for request in self._prefilling.values():
@@ -268,17 +269,15 @@ class Engine:
 
     def _duration(self) -> float:
         profile = self.profile
-        sequences, seconds = 0, profile.base
+        sequences, prefill, seconds = len(self._prefilling), 0, profile.base
         if self._decodes:
-            sequences, seconds = len(self._decoding), profile.base + profile.per_kv_token * self._context
-        prefill = 0
+            sequences += len(self._decoding)
+            seconds += profile.per_kv_token * self._context
         for request in self._prefilling.values():
-            if chunk := request.chunk:
-                before = request.tokens - request.pending
-                sequences += 1
-                prefill += chunk
-                seconds += 0.0 if before else profile.per_prompt
-                seconds += max(profile.per_kv_token * before, profile.per_attention * chunk * (before + chunk / 2))
+            chunk, before = request.chunk, request.tokens - request.pending
+            prefill += chunk
+            seconds += 0.0 if before else profile.per_prompt
+            seconds += max(profile.per_kv_token * before, profile.per_attention * chunk * (before + chunk / 2))
         excess = max(0, sequences - profile.collapse_beyond)
         return (
             seconds
@@ -306,8 +305,7 @@ class Engine:
         self._emitted += [make((key, 1, False, at)) for key in self._decoding]
 
     def _end_prefills(self, at: float) -> None:
-        computed = [r for r in self._prefilling.values() if r.chunk]
-        for request in computed:
+        for request in tuple(self._prefilling.values()):
             request.pending -= request.chunk
             request.chunk = 0
             if request.pending:
