@@ -232,7 +232,7 @@ class Connection(asyncio.Protocol):
         head = ResponseHead(status, self._reason, self._headers)
         _read_framing(head)
         self._head = head
-        pass
+        self.chunked = head.chunked
         self._phase = _DONE if self._head_only else _BODY
         self._until_close = not head.chunked and head.length is None
 

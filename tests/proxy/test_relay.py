@@ -13,6 +13,7 @@ from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
     SSE_HEAD,
+    StartBackend,
     always,
     chunked,
     event,
@@ -24,7 +25,7 @@ from tests.proxy.helpers import (
 JSON = [("Content-Type", "application/json")]
 
 
-async def test_a_reply_passes_whole_and_in_its_order(backend):
+async def test_a_reply_passes_whole_and_in_its_order(backend: StartBackend) -> None:
     headers = [("date", "now"), ("Content-Type", "application/json"), ("X-B", "1"), ("x-a", "2"), ("X-B", "3")]
     engine = await backend(always(reply(b'{"odd" :1}', "218 This Is Fine", headers)))
     async with open_house(engine) as house:
@@ -36,7 +37,7 @@ async def test_a_reply_passes_whole_and_in_its_order(backend):
         assert answer.all("X-B") == ["1", "3"]
 
 
-async def test_an_empty_header_and_an_empty_reason_pass(backend):
+async def test_an_empty_header_and_an_empty_reason_pass(backend: StartBackend) -> None:
     engine = await backend(always(b"HTTP/1.1 200 \r\nX-Empty:\r\nX-Next: 1\r\nContent-Length: 2\r\n\r\n{}"))
     async with open_house(engine) as house:
         answer = await house.ask(request(body=CHAT))
@@ -45,7 +46,7 @@ async def test_an_empty_header_and_an_empty_reason_pass(backend):
         assert answer.get("X-Next") == "1"
 
 
-async def test_a_request_passes_whole_and_in_its_order(backend):
+async def test_a_request_passes_whole_and_in_its_order(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     sent = [("Content-Type", "application/json"), ("x-custom", "ä".encode().decode("latin-1")), ("X-Custom", "2")]
     async with open_house(engine) as house:
@@ -57,14 +58,14 @@ async def test_a_request_passes_whole_and_in_its_order(backend):
         assert got.all("Content-Length") == [str(len(CHAT))]
 
 
-async def test_the_path_of_a_backends_url_stands_before_the_requests(backend):
+async def test_the_path_of_a_backends_url_stands_before_the_requests(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(Backend("a", engine.url + "/engines/one/")) as house:
         await house.ask(request(body=CHAT))
         assert engine.requests[0].target == "/engines/one/v1/chat/completions"
 
 
-async def test_P46_hop_by_hop_headers_stay_behind_both_ways_and_one_framing_leaves(backend):
+async def test_P46_hop_by_hop_headers_stay_behind_both_ways_and_one_framing_leaves(backend: StartBackend) -> None:
     answer_headers = [*JSON, ("Connection", "X-Hop"), ("X-Hop", "1"), ("Keep-Alive", "timeout=9"), ("Trailer", "X-T")]
     engine = await backend(
         always(
@@ -96,7 +97,7 @@ async def test_P46_hop_by_hop_headers_stay_behind_both_ways_and_one_framing_leav
         }
 
 
-async def test_P46_a_backend_that_gives_both_framings_is_read_by_its_chunks(backend):
+async def test_P46_a_backend_that_gives_both_framings_is_read_by_its_chunks(backend: StartBackend) -> None:
     engine = await backend(
         always(
             b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -110,7 +111,7 @@ async def test_P46_a_backend_that_gives_both_framings_is_read_by_its_chunks(back
         assert answer.all("Content-Length") == []
 
 
-async def test_P15_encoded_bytes_pass_untouched(backend):
+async def test_P15_encoded_bytes_pass_untouched(backend: StartBackend) -> None:
     encoded = random.Random(1).randbytes(1000)
     engine = await backend(always(reply(encoded, headers=[*JSON, ("Content-Encoding", "gzip")])))
     async with open_house(engine) as house:
@@ -124,7 +125,7 @@ async def test_P15_encoded_bytes_pass_untouched(backend):
         assert engine.requests[0].get("Accept-Encoding") == "br"
 
 
-async def test_an_encoded_stream_still_counts_as_output(backend):
+async def test_an_encoded_stream_still_counts_as_output(backend: StartBackend) -> None:
     head = SSE_HEAD[:-2] + b"Content-Encoding: gzip\r\n\r\n"
     engine = await backend(always(head + chunked(b"\x1f\x8b") + b"0\r\n\r\n"))
     async with open_house(engine) as house:
@@ -135,7 +136,7 @@ async def test_an_encoded_stream_still_counts_as_output(backend):
 
 
 @pytest.mark.parametrize("power", [0, 6, 12, 15, 16, 18, 20, 24])
-async def test_P24_no_size_is_a_cliff(backend, power):
+async def test_P24_no_size_is_a_cliff(backend: StartBackend, power: int) -> None:
     async def echo(peer, message):
         await peer.send(reply(message.body, headers=[("Content-Type", "application/octet-stream")]))
 
@@ -152,7 +153,7 @@ async def test_P24_no_size_is_a_cliff(backend, power):
 
 
 @pytest.mark.parametrize("power", [12, 16, 20])
-async def test_P24_no_size_of_a_chunk_is_a_cliff(backend, power):
+async def test_P24_no_size_of_a_chunk_is_a_cliff(backend: StartBackend, power: int) -> None:
     async def stream(peer, message):
         await peer.send(SSE_HEAD + chunked(message.body) + b"0\r\n\r\n")
 
@@ -165,7 +166,7 @@ async def test_P24_no_size_of_a_chunk_is_a_cliff(backend, power):
 
 
 @pytest.mark.parametrize("megabytes", [1.3, 20])
-async def test_P21_P23_large_bodies_pass(backend, megabytes):
+async def test_P21_P23_large_bodies_pass(backend: StartBackend, megabytes: float) -> None:
     engine = await backend(always(reply()))
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "x" * int(megabytes * 2**20)}]}).encode()
     async with open_house(engine) as house:
@@ -174,7 +175,9 @@ async def test_P21_P23_large_bodies_pass(backend, megabytes):
 
 
 @pytest.mark.parametrize("framed", ["length", "chunked"])
-async def test_P21_a_body_above_the_cap_is_refused_by_the_setting_that_says_so(backend, framed):
+async def test_P21_a_body_above_the_cap_is_refused_by_the_setting_that_says_so(
+    backend: StartBackend, framed: str
+) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, max_body=1000) as house:
         client = await house.client()
@@ -194,13 +197,13 @@ async def test_P21_a_body_above_the_cap_is_refused_by_the_setting_that_says_so(b
         assert (record.status, record.outcome) == (413, Outcome.CLIENT_ERROR)
 
 
-async def test_a_body_at_the_cap_passes(backend):
+async def test_a_body_at_the_cap_passes(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, max_body=1000) as house:
         assert (await house.ask(request(body=b"x" * 1000))).status == 200
 
 
-async def test_P45_a_chunked_request_goes_on_with_its_length(backend):
+async def test_P45_a_chunked_request_goes_on_with_its_length(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await house.client()
@@ -214,7 +217,7 @@ async def test_P45_a_chunked_request_goes_on_with_its_length(backend):
         assert engine.requests[0].all("Transfer-Encoding") == []
 
 
-async def test_P45_a_body_that_stops_coming_is_given_up(backend):
+async def test_P45_a_body_that_stops_coming_is_given_up(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, client_timeout=0.05) as house:
         client = await house.client()
@@ -224,7 +227,7 @@ async def test_P45_a_body_that_stops_coming_is_given_up(backend):
         assert engine.requests == []
 
 
-async def test_P11_head_and_events_pass_one_by_one(backend):
+async def test_P11_head_and_events_pass_one_by_one(backend: StartBackend) -> None:
     """The backend sends an event only after the client has confirmed the one before: nothing can be held back."""
     confirmed: asyncio.Queue[int] = asyncio.Queue()
 
@@ -256,7 +259,7 @@ async def test_P11_head_and_events_pass_one_by_one(backend):
         assert record.bytes_out == sum(len(event(str(index))) for index in range(50))
 
 
-async def test_events_that_arrive_together_count_one_by_one(backend):
+async def test_events_that_arrive_together_count_one_by_one(backend: StartBackend) -> None:
     engine = await backend(always(SSE_HEAD + chunked(event("a") + event("b") + event("c")) + b"0\r\n\r\n"))
     async with open_house(engine) as house:
         await house.ask(request(body=CHAT_STREAM))
@@ -266,7 +269,7 @@ async def test_events_that_arrive_together_count_one_by_one(backend):
         assert timeline.gaps.total == 0
 
 
-async def test_P30_P31_characters_may_straddle_chunks_at_every_offset(backend):
+async def test_P30_P31_characters_may_straddle_chunks_at_every_offset(backend: StartBackend) -> None:
     text = event("中文🙂") + b"data: [DONE]\n\n"
 
     async def split(peer, message):
@@ -296,7 +299,9 @@ async def test_P30_P31_characters_may_straddle_chunks_at_every_offset(backend):
         ("529 Overloaded", Outcome.BACKEND_BUSY),
     ],
 )
-async def test_P27_O20_errors_of_the_backend_pass_untouched_and_are_tried_once(backend, body, status, outcome):
+async def test_P27_O20_errors_of_the_backend_pass_untouched_and_are_tried_once(
+    backend: StartBackend, body: bytes, status: str, outcome: Outcome
+) -> None:
     error = b'{"error":{"message":"too long","code":400}}'
     engine = await backend(always(reply(error, status, [*JSON, ("Retry-After", "7"), ("X-Custom", "kept")])))
     async with open_house(engine) as house:
@@ -317,7 +322,9 @@ async def test_P27_O20_errors_of_the_backend_pass_untouched_and_are_tried_once(b
         (b'data: {"error":{"message":"full","type":"Service Unavailable","code":503}}\n\n', Outcome.BACKEND_BUSY),
     ],
 )
-async def test_P28_an_error_inside_a_200_passes_and_counts_as_one(backend, first, outcome):
+async def test_P28_an_error_inside_a_200_passes_and_counts_as_one(
+    backend: StartBackend, first: bytes, outcome: Outcome
+) -> None:
     engine = await backend(always(SSE_HEAD + chunked(first) + chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n"))
     async with open_house(engine) as house:
         answer = await house.ask(request(body=CHAT_STREAM))
@@ -326,7 +333,7 @@ async def test_P28_an_error_inside_a_200_passes_and_counts_as_one(backend, first
         assert house.controller.outcomes == [outcome]
 
 
-async def test_usage_reaches_admission_and_the_record(backend):
+async def test_usage_reaches_admission_and_the_record(backend: StartBackend) -> None:
     body = b'{"choices":[{"message":{"content":"a"}}],"usage":{"prompt_tokens":3,"completion_tokens":5}}'
     engine = await backend(always(reply(body)))
     async with open_house(engine) as house:
@@ -338,7 +345,9 @@ async def test_usage_reaches_admission_and_the_record(backend):
 
 
 @pytest.mark.parametrize("asked", ["keep-alive", None])
-async def test_P32_a_client_of_http_1_0_gets_no_chunks_and_yet_event_by_event(backend, asked):
+async def test_P32_a_client_of_http_1_0_gets_no_chunks_and_yet_event_by_event(
+    backend: StartBackend, asked: str | None
+) -> None:
     confirmed: asyncio.Queue[None] = asyncio.Queue()
 
     async def drip(peer, _message):
@@ -363,7 +372,7 @@ async def test_P32_a_client_of_http_1_0_gets_no_chunks_and_yet_event_by_event(ba
         assert await client.rest() == b""
 
 
-async def test_P32_a_client_of_http_1_0_keeps_its_connection_where_the_length_is_known(backend):
+async def test_P32_a_client_of_http_1_0_keeps_its_connection_where_the_length_is_known(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"a":1}')))
     async with open_house(engine) as house:
         client = await house.client()
@@ -376,7 +385,7 @@ async def test_P32_a_client_of_http_1_0_keeps_its_connection_where_the_length_is
         assert await client.rest() == b""
 
 
-async def test_a_body_that_ends_with_the_connection_gets_chunks(backend):
+async def test_a_body_that_ends_with_the_connection_gets_chunks(backend: StartBackend) -> None:
     async def until_close(peer, _message):
         await peer.send(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n")
         await peer.send(b'{"a":1}')
@@ -392,7 +401,7 @@ async def test_a_body_that_ends_with_the_connection_gets_chunks(backend):
         assert house.controller.outcomes == [Outcome.COMPLETED] * 2
 
 
-async def test_P34_answers_without_a_body_leave_the_connection_usable(backend):
+async def test_P34_answers_without_a_body_leave_the_connection_usable(backend: StartBackend) -> None:
     heads = {
         "/204": b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n",
         "/304": b'HTTP/1.1 304 Not Modified\r\nETag: "x"\r\nTransfer-Encoding: chunked\r\n\r\n',
@@ -412,7 +421,7 @@ async def test_P34_answers_without_a_body_leave_the_connection_usable(backend):
             assert (await client.ask(request(body=CHAT))).body == b'{"a":1}'
 
 
-async def test_head_gets_the_length_without_the_body(backend):
+async def test_head_gets_the_length_without_the_body(backend: StartBackend) -> None:
     engine = await backend(always(b"HTTP/1.1 200 OK\r\nContent-Length: 1234\r\n\r\n"))
     async with open_house(engine) as house:
         client = await house.client()
@@ -424,7 +433,7 @@ async def test_head_gets_the_length_without_the_body(backend):
         assert engine.requests[0].all("Content-Length") == []
 
 
-async def test_an_interim_answer_is_not_the_answer(backend):
+async def test_an_interim_answer_is_not_the_answer(backend: StartBackend) -> None:
     engine = await backend(always(b"HTTP/1.1 102 Processing\r\nX-Early: 1\r\n\r\n" + reply(b'{"a":1}')))
     async with open_house(engine) as house:
         answer = await house.ask(request(body=CHAT))
@@ -433,7 +442,7 @@ async def test_an_interim_answer_is_not_the_answer(backend):
         assert answer.body == b'{"a":1}'
 
 
-async def test_P36_a_preflight_passes_without_a_permit(backend):
+async def test_P36_a_preflight_passes_without_a_permit(backend: StartBackend) -> None:
     allowed = [("Access-Control-Allow-Origin", "*"), ("Access-Control-Allow-Methods", "POST")]
     engine = await backend(always(reply(b"OK", headers=allowed)))
     async with open_house(engine, limit=0) as house:
@@ -444,14 +453,14 @@ async def test_P36_a_preflight_passes_without_a_permit(backend):
         assert house.controller.offered == []
 
 
-async def test_options_for_the_server_itself_passes(backend):
+async def test_options_for_the_server_itself_passes(backend: StartBackend) -> None:
     engine = await backend(always(reply(b"OK")))
     async with open_house(engine) as house:
         assert (await house.ask(request("OPTIONS", "*"))).status == 200
         assert engine.requests[0].target == "*"
 
 
-async def test_cheap_routes_pass_while_everything_is_full(backend):
+async def test_cheap_routes_pass_while_everything_is_full(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"data":[]}')))
     async with open_house(engine, limit=0) as house:
         for data in (request("GET", "/v1/models"), request("GET", "/health"), request(target="/tokenize", body=b"{}")):
@@ -461,7 +470,7 @@ async def test_cheap_routes_pass_while_everything_is_full(backend):
         assert all(record.ticket is None and record.backend == "a" for record in records)
 
 
-async def test_an_unknown_path_passes_through_admission(backend):
+async def test_an_unknown_path_passes_through_admission(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"a":1}')))
     async with open_house(engine) as house:
         assert (await house.ask(request(target="/some/new/route", body=b"\x00binary"))).status == 200
@@ -470,7 +479,7 @@ async def test_an_unknown_path_passes_through_admission(backend):
         assert len(house.controller.settled) == 1
 
 
-async def test_P48_an_id_is_kept_or_made(backend):
+async def test_P48_an_id_is_kept_or_made(backend: StartBackend) -> None:
     engine = await backend(always(reply(headers=[*JSON, ("x-request-id", "the-engines-own")])))
     async with open_house(engine) as house:
         answer = await house.ask(request(body=CHAT, headers=[("x-request-id", "bench-1a2b3c4d-7")]))
@@ -485,7 +494,7 @@ async def test_P48_an_id_is_kept_or_made(backend):
         assert [record.request_id for record in await house.records.count(2)] == ["bench-1a2b3c4d-7", made]
 
 
-async def test_S04_no_header_chooses_where_a_request_goes(backend):
+async def test_S04_no_header_chooses_where_a_request_goes(backend: StartBackend) -> None:
     engine, other = await backend(always(reply())), await backend(always(reply()))
     lures = [
         ("x-prefiller-url", other.url),
@@ -505,14 +514,14 @@ async def test_S04_no_header_chooses_where_a_request_goes(backend):
 
 
 @pytest.mark.parametrize("absolute", ["http://elsewhere", "http://elsewhere?a=1"])
-async def test_S04_an_absolute_target_without_a_path_is_the_root(backend, absolute):
+async def test_S04_an_absolute_target_without_a_path_is_the_root(backend: StartBackend, absolute: str) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         await house.ask(request("GET", absolute))
         assert engine.requests[0].target == absolute.replace("http://elsewhere", "/")
 
 
-async def test_server_timing_of_a_whole_answer(backend):
+async def test_server_timing_of_a_whole_answer(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         answer = await house.ask(request(body=CHAT))
@@ -521,7 +530,7 @@ async def test_server_timing_of_a_whole_answer(backend):
         assert all(float(part.split("=")[1]) >= 0 for part in (answer.get("Server-Timing") or "").split(", "))
 
 
-async def test_server_timing_of_a_stream_ends_in_trailers_for_those_who_take_them(backend):
+async def test_server_timing_of_a_stream_ends_in_trailers_for_those_who_take_them(backend: StartBackend) -> None:
     release = asyncio.Event()
 
     async def stream(peer, _message):
@@ -551,7 +560,7 @@ async def test_server_timing_of_a_stream_ends_in_trailers_for_those_who_take_the
                 assert message.trailers == []
 
 
-async def test_requests_may_be_pipelined(backend):
+async def test_requests_may_be_pipelined(backend: StartBackend) -> None:
     async def echo(peer, message):
         await peer.send(reply(message.body))
 
@@ -564,7 +573,9 @@ async def test_requests_may_be_pipelined(backend):
         assert house.controller.balanced
 
 
-async def test_P08_a_connection_is_used_again_on_both_sides(backend, monkeypatch):
+async def test_P08_a_connection_is_used_again_on_both_sides(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.proxy.upstream._PROOF", 0.0)
     engine = await backend(always(reply(b'{"a":1}')))
     async with open_house(engine) as house:
@@ -575,7 +586,9 @@ async def test_P08_a_connection_is_used_again_on_both_sides(backend, monkeypatch
         assert len({message.connection for message in engine.requests}) == 1
 
 
-async def test_a_connection_is_used_again_once_one_was_seen_to_stay_open(backend, monkeypatch):
+async def test_a_connection_is_used_again_once_one_was_seen_to_stay_open(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("gateway.proxy.upstream._PROOF", 0.1)
     engine = await backend(always(reply(b'{"a":1}')))
     async with open_house(engine) as house:
@@ -589,7 +602,9 @@ async def test_a_connection_is_used_again_once_one_was_seen_to_stay_open(backend
         assert engine.requests[3].connection in {message.connection for message in engine.requests[:3]}
 
 
-async def test_no_request_meets_a_connection_that_the_backend_is_about_to_close(backend, monkeypatch):
+async def test_no_request_meets_a_connection_that_the_backend_is_about_to_close(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """llama.cpp closes each connection a moment after a stream, without saying so in its head."""
     monkeypatch.setattr("gateway.proxy.upstream._PROOF", 50.0)
     closing = asyncio.Event()
@@ -614,7 +629,7 @@ async def test_no_request_meets_a_connection_that_the_backend_is_about_to_close(
         assert upstream._keeps == {False: True, True: False}
 
 
-async def test_P47_a_slow_reader_gets_all_of_it_and_holds_the_backend_back(backend):
+async def test_P47_a_slow_reader_gets_all_of_it_and_holds_the_backend_back(backend: StartBackend) -> None:
     size = 32 * 2**20
     sent = 0
 
@@ -641,7 +656,9 @@ async def test_P47_a_slow_reader_gets_all_of_it_and_holds_the_backend_back(backe
         assert house.controller.outcomes == [Outcome.COMPLETED]
 
 
-async def test_a_reader_that_stumbles_does_not_harm_the_bytes(backend, monkeypatch, caplog):
+async def test_a_reader_that_stumbles_does_not_harm_the_bytes(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     from gateway.dialects.openai import StreamReader
 
     def stumble(_self: object, _data: bytes) -> int:
@@ -656,7 +673,7 @@ async def test_a_reader_that_stumbles_does_not_harm_the_bytes(backend, monkeypat
 
 
 @pytest.mark.parametrize("upgrade", ["websocket", "WebSocket"])
-async def test_P45_a_websocket_is_refused_clearly(backend, upgrade):
+async def test_P45_a_websocket_is_refused_clearly(backend: StartBackend, upgrade: str) -> None:
     engine = await backend(always(reply()))
     headers = [
         ("Connection", "Upgrade"),
@@ -671,7 +688,7 @@ async def test_P45_a_websocket_is_refused_clearly(backend, upgrade):
         assert engine.requests == []
 
 
-async def test_an_offered_upgrade_to_http2_is_ignored_as_java_clients_expect(backend):
+async def test_an_offered_upgrade_to_http2_is_ignored_as_java_clients_expect(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     headers = [
         ("Connection", "Upgrade, HTTP2-Settings"),
@@ -686,7 +703,7 @@ async def test_an_offered_upgrade_to_http2_is_ignored_as_java_clients_expect(bac
         assert engine.requests[0].all("Upgrade") == engine.requests[0].all("HTTP2-Settings") == []
 
 
-async def test_connect_is_refused(backend):
+async def test_connect_is_refused(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await house.client()
@@ -705,7 +722,7 @@ async def test_connect_is_refused(backend):
         b"GET / HTTP/1.1\r\nHost: a\r\nX-Large: " + b"x" * 100_000 + b"\r\n\r\n",
     ],
 )
-async def test_S13_what_is_not_http_gets_400_in_the_usual_shape(backend, data):
+async def test_S13_what_is_not_http_gets_400_in_the_usual_shape(backend: StartBackend, data: bytes) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await house.client()
