@@ -66,6 +66,7 @@ def _emulate(verbs: _Verbs) -> None:
     verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     verb.add_argument("--port", type=_port, default=8000, help="port to listen on, 0: any (default: %(default)s)")
     verb.add_argument("--model", help="model name to serve under (default: the profile's name)")
+    verb.add_argument("--speed", type=_speed, default=1.0, help="run that many times as fast (default: %(default)s)")
     verb.add_argument("--list", action="store_true", help="list the profiles and exit")
     verb.set_defaults(run=_run_emulate)
 
@@ -85,6 +86,16 @@ def _port(text: str) -> int:
     return int(text)
 
 
+def _speed(text: str) -> float:
+    try:
+        speed = float(text)
+    except ValueError:
+        speed = 0.0
+    if not 0.0 < speed < float("inf"):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number above 0")
+    return speed
+
+
 def _run_serve(arguments: argparse.Namespace) -> int:
     from gateway.app.serve import run_serve
 
@@ -98,9 +109,11 @@ def _run_check_config(arguments: argparse.Namespace) -> int:
 
 
 def _run_emulate(arguments: argparse.Namespace) -> int:
-    from gateway.app.emulate import run_emulate
+    from gateway.app.emulate import list_profiles, run_emulate
 
-    return run_emulate(arguments.profile, arguments.host, arguments.port, arguments.model, list_only=arguments.list)
+    if arguments.list:
+        return list_profiles()
+    return run_emulate(arguments.profile, arguments.host, arguments.port, arguments.model, arguments.speed)
 
 
 def _run_demo(_: argparse.Namespace) -> int:

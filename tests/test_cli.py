@@ -30,7 +30,9 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"Inference Gateway {__version__}\n"
 
 
-@pytest.mark.parametrize("arguments", [(), ("serv",), ("serve", "--prot", "1"), ("emulate", "--port", "99999")])
+@pytest.mark.parametrize(
+    "arguments", [(), ("serv",), ("serve", "--prot", "1"), ("emulate", "--port", "99999"), ("emulate", "--speed", "0")]
+)
 def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*arguments) == 2
     assert "usage: gateway" in capsys.readouterr().err

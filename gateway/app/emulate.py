@@ -25,11 +25,14 @@ async def embedded_engine(profile: str) -> AsyncIterator[Backend]:
         yield Backend(name="emulated", url=server.url, kind="vllm")
 
 
-def run_emulate(profile: str | None, host: str, port: int, model: str | None, *, list_only: bool) -> int:
+def list_profiles() -> int:
+    """Print a line for each profile."""
+    sys.stdout.writelines(f"{_described(profile)}\n" for profile in PROFILES.values())
+    return 0
+
+
+def run_emulate(profile: str | None, host: str, port: int, model: str | None, speed: float) -> int:
     """Serve one emulated engine until a signal; the exit code is one of those that ``cli`` lists."""
-    if list_only:
-        sys.stdout.writelines(f"{_described(known)}\n" for known in PROFILES.values())
-        return 0
     if profile is None:
         loaded = load_all(None)
         wrong = [fault for fault in loaded.faults if "emulator_profile" in fault.fields]
@@ -42,15 +45,15 @@ def run_emulate(profile: str | None, host: str, port: int, model: str | None, *,
         sys.stderr.write(f"--profile: got {profile!r}, expected one of {known}{nearest(profile, PROFILES)}\n")
         return EXIT_USAGE
     try:
-        return run(_emulate(profile, host, port, model or profile))
+        return run(_emulate(profile, host, port, model or profile, speed))
     except OSError as error:
         sys.stderr.write(f"cannot listen on {host}:{port}: {error.strerror or error}\n")
         return EXIT_START
 
 
-async def _emulate(profile: str, host: str, port: int, model: str) -> int:
+async def _emulate(profile: str, host: str, port: int, model: str, speed: float) -> int:
     signals = Signals()
-    async with EmulatedServer(PROFILES[profile], [model], host=host, port=port) as server:
+    async with EmulatedServer(PROFILES[profile], [model], host=host, port=port, speed=speed) as server:
         sys.stderr.write(f"Emulated {profile} at {server.url}. Try it:\n{curl(server.url, model)}\n")
         sys.stderr.flush()
         await signals.next()
