@@ -29,7 +29,7 @@ def ends(emissions: list[Emission]) -> dict[int, float]:
     return {emission.key: emission.at for emission in emissions if emission.finished}
 
 
-def test_a_flat_engine_gives_a_token_a_step():
+def test_a_flat_engine_gives_a_token_a_step() -> None:
     engine = Engine(FLAT)
     assert engine.next_event() is None
     assert engine.submit(7, 100, 3, 5.0)
@@ -42,7 +42,7 @@ def test_a_flat_engine_gives_a_token_a_step():
     assert (engine.running, engine.waiting, engine.kv_tokens, engine.finished) == (0, 0, 0, 1)
 
 
-def test_a_request_that_comes_during_a_step_joins_the_next():
+def test_a_request_that_comes_during_a_step_joins_the_next() -> None:
     engine = Engine(replace(FLAT, base=1.0))
     engine.submit(1, 1, 3, 0.0)
     engine.submit(2, 1, 1, 0.5)
@@ -50,7 +50,7 @@ def test_a_request_that_comes_during_a_step_joins_the_next():
     assert first_tokens(play(engine)) == {1: 1.0, 2: 2.0}
 
 
-def test_one_call_ends_every_step_that_is_due():
+def test_one_call_ends_every_step_that_is_due() -> None:
     engine = Engine(FLAT)
     engine.submit(1, 1, 1000, 0.0)
     emissions = engine.advance(8.0)
@@ -58,7 +58,7 @@ def test_one_call_ends_every_step_that_is_due():
     assert emissions[-1].at == pytest.approx(8.0)
 
 
-def test_what_a_step_costs():
+def test_what_a_step_costs() -> None:
     profile = Profile(
         name="priced",
         base=1.0,
@@ -78,7 +78,7 @@ def test_what_a_step_costs():
     assert engine.next_event() == pytest.approx(start + 1.0 + 0.1 + 0.001 * 100)
 
 
-def test_a_chunk_pays_the_longer_of_reading_and_computing_its_context():
+def test_a_chunk_pays_the_longer_of_reading_and_computing_its_context() -> None:
     profile = Profile(name="roofline", base=1.0, per_kv_token=0.01, per_attention=0.0, max_num_batched_tokens=300)
     for per_attention, cost in ((0.0, 0.01 * 300), (1.0, 1.0 * 100 * (300 + 50))):
         engine = Engine(replace(profile, per_attention=per_attention))
@@ -89,7 +89,7 @@ def test_a_chunk_pays_the_longer_of_reading_and_computing_its_context():
         assert engine.next_event() == pytest.approx(start + 1.0 + cost)
 
 
-def test_a_batch_beyond_the_knee_costs_a_square():
+def test_a_batch_beyond_the_knee_costs_a_square() -> None:
     engine = Engine(Profile(name="knee", base=1.0, collapse_beyond=2, collapse=0.25))
     for key in range(5):
         engine.submit(key, 1, 2, 0.0)
@@ -98,7 +98,7 @@ def test_a_batch_beyond_the_knee_costs_a_square():
     assert engine.next_event() == pytest.approx(2.0 + 0.25 * 3 * 3)
 
 
-def test_a_prompt_over_the_budget_takes_several_steps_and_decodes_go_on():
+def test_a_prompt_over_the_budget_takes_several_steps_and_decodes_go_on() -> None:
     engine = Engine(Profile(name="chunks", base=1.0, max_num_batched_tokens=10, max_num_seqs=4))
     engine.submit(1, 1, 10, 0.0)
     engine.submit(2, 26, 1, 0.0)
@@ -107,7 +107,7 @@ def test_a_prompt_over_the_budget_takes_several_steps_and_decodes_go_on():
     assert [e.at for e in emissions if e.key == 1] == [float(second) for second in range(1, 11)]
 
 
-def test_a_long_prompt_leaves_room_under_its_threshold():
+def test_a_long_prompt_leaves_room_under_its_threshold() -> None:
     profile = Profile(name="threshold", base=1.0, max_num_batched_tokens=10, max_num_seqs=4)
     for threshold, first in ((0, 11.0), (5, 2.0)):
         engine = Engine(replace(profile, long_prefill_threshold=threshold))
@@ -116,7 +116,7 @@ def test_a_long_prompt_leaves_room_under_its_threshold():
         assert first_tokens(play(engine))[2] == first
 
 
-def test_sequences_are_bounded_and_wait_in_order():
+def test_sequences_are_bounded_and_wait_in_order() -> None:
     engine = Engine(replace(FLAT, base=1.0, max_num_seqs=2))
     for key in range(5):
         engine.submit(key, 1, 2, 0.0)
@@ -125,7 +125,7 @@ def test_sequences_are_bounded_and_wait_in_order():
     assert list(first_tokens(emissions)) == [0, 1, 2, 3, 4]
 
 
-def test_prefill_first_stops_the_decodes():
+def test_prefill_first_stops_the_decodes() -> None:
     profile = Profile(name="mindie", base=1.0, prefill_first=True, max_num_batched_tokens=10, max_prefill_seqs=2)
     engine = Engine(profile)
     engine.submit(1, 4, 3, 0.0)
@@ -137,7 +137,7 @@ def test_prefill_first_stops_the_decodes():
     assert ends(emissions) == {1: 5.0, 2: 4.0, 3: 4.0, 4: 4.0}
 
 
-def test_prefill_first_takes_a_prompt_over_its_budget_alone():
+def test_prefill_first_takes_a_prompt_over_its_budget_alone() -> None:
     profile = Profile(name="mindie", base=1.0, prefill_first=True, max_num_batched_tokens=10)
     engine = Engine(profile)
     engine.submit(0, 1, 1, 0.0)
@@ -146,13 +146,13 @@ def test_prefill_first_takes_a_prompt_over_its_budget_alone():
     assert ends(play(engine)) == {0: 1.0, 1: 2.0, 2: 3.0, 3: 4.0, 4: 5.0}
 
 
-def test_a_request_without_output_ends_in_one_emission_of_no_token():
+def test_a_request_without_output_ends_in_one_emission_of_no_token() -> None:
     engine = Engine(FLAT)
     engine.submit(1, 10, 0, 0.0)
     assert engine.advance(1.0) == [Emission(1, 0, True, 0.01)]
 
 
-def test_the_pool_holds_whole_blocks_and_admits_a_prompt_only_whole():
+def test_the_pool_holds_whole_blocks_and_admits_a_prompt_only_whole() -> None:
     engine = Engine(TINY)
     engine.submit(1, 9, 2, 0.0)
     assert engine.kv_tokens == 12
@@ -162,7 +162,7 @@ def test_the_pool_holds_whole_blocks_and_admits_a_prompt_only_whole():
     assert ends(play(engine)) == {1: 2.0, 2: 3.0}
 
 
-def test_the_newest_is_preempted_and_computes_again_first():
+def test_the_newest_is_preempted_and_computes_again_first() -> None:
     engine = Engine(TINY)
     engine.submit(1, 7, 9, 0.0)
     engine.submit(2, 7, 4, 0.0)
@@ -183,7 +183,7 @@ def test_the_newest_is_preempted_and_computes_again_first():
     assert (engine.kv_tokens, engine.finished) == (0, 3)
 
 
-def test_the_newest_may_preempt_itself():
+def test_the_newest_may_preempt_itself() -> None:
     engine = Engine(replace(TINY, max_num_batched_tokens=64))
     engine.submit(1, 4, 5, 0.0)
     engine.submit(2, 8, 8, 0.0)
@@ -193,7 +193,7 @@ def test_the_newest_may_preempt_itself():
     assert sum(e.tokens for e in emissions if e.key == 2) == 8
 
 
-def test_a_prompt_under_way_can_be_preempted():
+def test_a_prompt_under_way_can_be_preempted() -> None:
     profile = replace(TINY, max_num_batched_tokens=5, max_num_seqs=4)
     engine = Engine(profile)
     engine.submit(1, 4, 12, 0.0)
@@ -206,7 +206,7 @@ def test_a_prompt_under_way_can_be_preempted():
 
 
 @pytest.mark.parametrize("at", [0.5, 1.5, 2.5], ids=["prefilling its first chunk", "its second", "decoding"])
-def test_an_abort_frees_what_it_held(at: float):
+def test_an_abort_frees_what_it_held(at: float) -> None:
     engine = Engine(replace(TINY, max_num_batched_tokens=8))
     engine.submit(1, 12, 4, 0.0)
     engine.abort(1, at)
@@ -217,7 +217,7 @@ def test_an_abort_frees_what_it_held(at: float):
     assert ends(play(engine)) == {1: 6.0}
 
 
-def test_an_abort_leaves_the_others_alone():
+def test_an_abort_leaves_the_others_alone() -> None:
     engine = Engine(replace(TINY, kv_tokens=32))
     for key in (1, 2):
         engine.submit(key, 4, 8, 0.0)
@@ -227,7 +227,7 @@ def test_an_abort_leaves_the_others_alone():
     assert ends(play(engine)) == {2: 9.0}
 
 
-def test_a_waiting_and_a_preempted_request_can_be_aborted():
+def test_a_waiting_and_a_preempted_request_can_be_aborted() -> None:
     engine = Engine(TINY)
     for key in (1, 2, 3):
         engine.submit(key, 7, 9, 0.0)
@@ -240,7 +240,7 @@ def test_a_waiting_and_a_preempted_request_can_be_aborted():
     assert ends(play(engine)) == {1: 9.0}
 
 
-def test_an_unknown_key_is_not_aborted():
+def test_an_unknown_key_is_not_aborted() -> None:
     engine = Engine(TINY)
     engine.submit(1, 1, 2, 0.0)
     engine.abort(9, 0.5)
@@ -250,7 +250,7 @@ def test_an_unknown_key_is_not_aborted():
     assert (engine.aborted, engine.running) == (1, 0)
 
 
-def test_a_late_call_loses_no_emission():
+def test_a_late_call_loses_no_emission() -> None:
     engine = Engine(replace(FLAT, base=1.0))
     engine.submit(1, 1, 2, 0.0)
     engine.submit(2, 1, 1, 1.5)  # the step until 1 s was never collected
@@ -261,7 +261,7 @@ def test_a_late_call_loses_no_emission():
     assert [(e.key, e.at) for e in play(engine)] == [(1, 2.0), (2, 3.0)]
 
 
-def test_its_own_queue_limit_refuses():
+def test_its_own_queue_limit_refuses() -> None:
     engine = Engine(replace(FLAT, max_num_queued_reqs=2))
     assert engine.submit(1, 1, 2, 0.0)
     assert engine.submit(2, 1, 2, 0.0)
@@ -271,12 +271,12 @@ def test_its_own_queue_limit_refuses():
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(0, 1), (1, -1), (10, 7)])
-def test_what_cannot_be_served_is_a_programmers_error(prompt: int, output: int):
+def test_what_cannot_be_served_is_a_programmers_error(prompt: int, output: int) -> None:
     with pytest.raises(ValueError, match=f"{prompt} prompt and {output} output tokens given.*at most 16"):
         Engine(TINY).submit(1, prompt, output, 0.0)
 
 
-def test_a_key_is_inside_once():
+def test_a_key_is_inside_once() -> None:
     engine = Engine(TINY)
     for key in (1, 2):
         engine.submit(key, 7, 4, 0.0)
@@ -292,6 +292,6 @@ def test_a_key_is_inside_once():
 @pytest.mark.parametrize(
     ("field", "value"), [("base", 0.0), ("max_num_batched_tokens", 4), ("max_model_len", 17)], ids=str
 )
-def test_a_profile_with_which_requests_could_wait_for_ever_is_refused(field: str, value: float):
+def test_a_profile_with_which_requests_could_wait_for_ever_is_refused(field: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{field}: {value} given, .* expected"):
         replace(TINY, **{field: value})  # type: ignore[arg-type]

@@ -79,7 +79,7 @@ class Run:
 
 @given(profiles, steps)
 @settings(max_examples=300, deadline=None)
-def test_tokens_are_conserved_and_nothing_leaks(profile: Profile, script: list[tuple[str, object]]):
+def test_tokens_are_conserved_and_nothing_leaks(profile: Profile, script: list[tuple[str, object]]) -> None:
     run = Run(profile)
     for act, argument in script:
         getattr(run, act)(argument)
@@ -109,7 +109,7 @@ def test_tokens_are_conserved_and_nothing_leaks(profile: Profile, script: list[t
 
 @given(profiles, st.lists(requests, min_size=1, max_size=20))
 @settings(max_examples=200, deadline=None)
-def test_first_come_first_served(profile: Profile, asked: list[tuple[int, int]]):
+def test_first_come_first_served(profile: Profile, asked: list[tuple[int, int]]) -> None:
     run = Run(profile)
     for request in asked:
         run.submit(request)
@@ -125,7 +125,7 @@ def test_first_come_first_served(profile: Profile, asked: list[tuple[int, int]])
 
 @given(st.lists(requests, min_size=1, max_size=12), st.floats(0.1, 3.0))
 @settings(max_examples=100, deadline=None)
-def test_how_often_it_is_asked_changes_nothing(asked: list[tuple[int, int]], every: float):
+def test_how_often_it_is_asked_changes_nothing(asked: list[tuple[int, int]], every: float) -> None:
     profile = Profile(
         name="any", base=1.0, per_sequence=0.1, kv_tokens=32, block_size=4, max_model_len=LONGEST, max_num_seqs=4
     )
