@@ -10,7 +10,7 @@ from typing import Final
 
 from gateway.admission.config import QueueConfig
 from gateway.admission.pool import Books
-from gateway.admission.window import STEP_PROMPT
+from gateway.admission.window import LONG_PROMPT
 from gateway.model import Ticket
 
 RECENT: Final = 10.0  # seconds that another lane's traffic counts as present
@@ -69,13 +69,13 @@ class Balancer:
             self.config.long_prefills
             and lane == last > 0
             and ticket.shape.stream
-            and ticket.work.prompt_tokens >= STEP_PROMPT
+            and ticket.work.prompt_tokens >= LONG_PROMPT
         )
 
     def reading(self, books: Books, now: float) -> bool:
         """Whether a backend reads as many long prompts as it should while others want to be served."""
         window = books.window
-        return window.reading >= self.config.long_prefills and now - window.others_at < RECENT
+        return window.long >= self.config.long_prefills and now - window.others_at < RECENT
 
 
 def sound(eligible: Sequence[Books], now: float) -> list[Books]:

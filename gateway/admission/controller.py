@@ -34,7 +34,8 @@ from gateway.model import (
     Verdict,
 )
 
-SERIAL_PATIENCE: Final = 60.0  # seconds that a long prompt may wait for the one that is being read
+SERIAL_PATIENCE: Final = 60.0  # seconds that a long prompt may wait for the one that is being read, at most
+SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own
 
 
 class AdmissionController:
@@ -253,7 +254,8 @@ class AdmissionController:
         """A long prompt that waits for the one before it to be read would wait inside the engine just as long."""
         if not self._balancer.reads_serially(ticket, index) or self._config.queue.lanes[index].ttft_objective:
             return bound
-        return max(bound, SERIAL_PATIENCE if ticket.read_timeout is None else min(SERIAL_PATIENCE, ticket.read_timeout))
+        patience = min(SERIAL_PATIENCE, ticket.work.prompt_tokens / SERIAL_PACE)
+        return max(bound, patience if ticket.read_timeout is None else min(patience, ticket.read_timeout))
 
     def _refuse(self, ticket: Ticket, reason: Reason, wait: float, now: float) -> Rejection:
         rejection = self._shedder.refuse(ticket, reason, wait)

@@ -26,6 +26,9 @@ ENOUGH_DROPS: Final = 3
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
 STALE_WINDOWS: Final = 5
 KV_FULL: Final = 0.95
+HALF: Final = 0.5  # of the target: far from it
+NEAR: Final = 0.8
+PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
 
 Change = tuple[str, str]  # (direction, reason): ("down", "pace")
 
@@ -41,6 +44,9 @@ class Limit(Protocol):
 
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Decide if a decision is due. ``kv_usage``: the engine's own gauge, None where unknown or old."""
+
+    def refuse(self, held: int) -> None:
+        """The backend refused a request while it held ``held`` others of ours."""
 
     def learn_capacity(self, kv_tokens: int) -> None:
         """The engine says how many tokens its KV cache holds."""
@@ -62,13 +68,16 @@ class FixedLimit:
 
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Keep the measured pace current."""
-        del kv_usage
-        if now - window.start >= self._period:
+        del kv_usage, now
+        if window.age >= self._period:
             if window.new_tokens:
                 self.pace.add(window.new_seconds, window.new_tokens)
             elif window.whole_tokens:
                 self.pace.add(window.whole_seconds, window.whole_tokens)
-            window.restart(now)
+            window.restart()
+
+    def refuse(self, held: int) -> None:
+        """It stays as set."""
 
     def learn_capacity(self, kv_tokens: int) -> None:
         """It stays as set."""
@@ -79,11 +88,17 @@ class FixedLimit:
 
 @dataclass(slots=True)
 class Reading:
-    """What one window says. ``over``: measured over wanted, above 1 is too much, 0 says nothing."""
+    """What one window says. ``over``: measured over wanted, above 1 is too much, 0 says nothing.
+
+    ``room``: the limit at which the pace would reach its target, as a multiple of the present one; 0 says nothing.
+    ``moving``: the streams in flight that did not stand in the engine's own queue, where some did.
+    """
 
     over: float = 0.0
     reason: str = "pace"
-    bound: bool = False  # the limit, and nothing else, kept more from running
+    full: bool = False  # arrivals found the limit full: it binds
+    room: float = 0.0
+    moving: float = 0.0
 
     def worsen(self, over: float, reason: str) -> None:
         """Take a second signal: the worse one counts."""
@@ -97,9 +112,12 @@ class AdaptiveLimit:
     def __init__(self, config: LimitConfig) -> None:
         self._config = config
         self._slow = True  # doubling, until the first cut
+        self._ramping = False  # the burst that a doubling let in is still being read
         self._settling = False  # a cut is draining
+        self._known = inf  # beyond this the engine was seen to queue or to refuse
+        self._probe = PROBE  # the next step beyond it
         self._stale = 0  # windows at the floor with the pace still over
-        self._whole = False  # most answers come in one piece
+        self._whole = False  # the pace is that of answers in one piece
         self._period = config.window
         self._guard = TokenGuard(config.token_limit)
         self.value = float(min(max(config.initial, config.minimum), config.maximum))
@@ -109,21 +127,47 @@ class AdaptiveLimit:
         self.target: float | None = None
 
     def learn_capacity(self, kv_tokens: int) -> None:
-        """Bound the predicted tokens by nine tenths of the engine's KV cache, unless a bound was learned already."""
+        """Bound the predicted tokens by nine tenths of the engine's KV cache."""
         self._guard.learn_capacity(kv_tokens)
         self.tokens = self._guard.value
 
     def reopen(self) -> None:
         """Grow fast again: what drove the limit down was the backend's death, not its load."""
         self._slow = True
+        self._known = inf
+
+    def refuse(self, held: int) -> None:
+        """Stay at what it held; the next step beyond that is small and late."""
+        self._slow = False
+        self._note_known(held)
+        self._set(min(self.value, float(held)), ("down", "refused"))
+
+    def _note_known(self, count: float) -> None:
+        self._known, self._probe = count, PROBE
 
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Decide if a decision is due."""
-        age = now - window.start
-        if age < self._period or not (self._enough(window) or age > PATIENCE * self._period):
-            return
-        self._decide(window, kv_usage, now)
-        window.restart(now)
+        if self._ramping:
+            if window.unstarted > 0.1 * window.inflight and window.age < self._config.window:
+                return
+            self._ramping = False
+            window.restart()
+        self._choose_mode(window)
+        if window.age >= self._period and (self._enough(window) or window.age > PATIENCE * self._period):
+            self._decide(window, kv_usage, now)
+            window.restart()
+
+    def _choose_mode(self, window: Window) -> None:
+        """Judge by streams where they give tokens enough, else by whole answers where most come in one piece."""
+        whole = self._whole
+        if window.new_tokens >= ENOUGH_TOKENS:
+            whole = False
+        elif window.whole_answers or window.stream_answers:
+            whole = window.whole_answers > window.stream_answers
+        if whole is not self._whole:
+            self._whole = whole
+            self.pace = Ratio(0.25)
+        self._period = max(self._config.window, 0.5 * window.e2e) if whole and window.e2e else self._config.window
 
     def _enough(self, window: Window) -> bool:
         return (
@@ -134,7 +178,6 @@ class AdaptiveLimit:
         )
 
     def _decide(self, window: Window, kv_usage: float | None, now: float) -> None:
-        self._choose_mode(window)
         reading = self._read_pace(window)
         self._read_standing(window, reading)
         self._read_ttft(window, reading, now)
@@ -150,52 +193,52 @@ class AdaptiveLimit:
             self._move(window, reading, now)
         self._refresh_stale_base(window, reading)
 
-    def _choose_mode(self, window: Window) -> None:
-        answers = window.stream_answers + window.whole_answers
-        if answers:
-            whole = window.whole_answers > window.stream_answers
-            if whole is not self._whole:
-                self._whole = whole
-                self.pace = Ratio(0.25)
-        self._period = max(self._config.window, 0.5 * window.e2e) if self._whole and window.e2e else self._config.window
+    # ------------------------------------------------------------------------------------------- what it reads
 
     def _read_pace(self, window: Window) -> Reading:
         seconds, tokens = window.new_seconds, float(window.new_tokens)
         base, tolerance = window.base_stream.value, self._config.tolerance
-        if self._whole and tokens < ENOUGH_TOKENS:
+        if self._whole:
             seconds, tokens = window.whole_seconds, window.whole_tokens
             base, tolerance = window.base_whole.value, self._config.tolerance_non_streamed
         self.target = self._target(base, tolerance)
-        if tokens <= 0 or not self.target:
-            if tokens > 0:
-                self.pace.add(seconds, tokens)
+        if tokens <= 0:
+            # Five windows without an answer to anything that was sent in them, though requests were in flight.
+            return Reading(inf if self._whole and window.busy_sum >= window.ticks else 0.0, "silence")
+        own = seconds / tokens
+        if not self.target:
+            self.pace.add(seconds, tokens)
             return Reading()
-        if window.blameless and seconds / tokens > self.target:
+        if window.blameless and own > self.target:
             return Reading()
         self.pace.add(seconds, tokens)
         pace = self.pace.seconds / self.pace.tokens
-        return Reading(pace / self.target, bound=self._bound(window, base, pace, self.target))
+        room = self._room(window, base, max(own, pace), self.target)
+        return Reading(pace / self.target, full=_full(window), room=room)
 
     def _target(self, base: float | None, tolerance: float) -> float | None:
         if self._config.tpot_objective is not None:
             return self._config.objective_headroom * self._config.tpot_objective
         return None if base is None else tolerance * base
 
-    def _bound(self, window: Window, base: float | None, pace: float, target: float) -> bool:
-        if window.full and window.full >= 0.3 * window.arrivals:
-            return True
-        n = window.busy_sum / window.ticks if window.ticks else 0.0
+    def _room(self, window: Window, base: float | None, pace: float, target: float) -> float:
+        n = window.busy_sum / window.ticks
         if base is None or n <= 0 or n < 0.4 * self.value:
-            return False
-        return base + (pace - base) * self.value / n < 0.85 * target  # pace is affine in n: room beyond the limit
+            return 0.0
+        # The pace is affine in n: base + (pace - base) * m / n reaches 0.85 of the target at m.
+        slope = max(pace - base, 0.01 * base) / n
+        return max(0.0, 0.85 * target - base) / slope / self.value
 
     @staticmethod
     def _read_standing(window: Window, reading: Reading) -> None:
-        # The least of the window: a queue inside the engine that never empties is useless for throughput.
+        # The least of the window: a queue inside the engine that never empties is useless for throughput. A few are
+        # always between being sent and their first token: they wait for the step under way, then for their own.
         inflight = window.inflight
-        if window.standing < inf and window.standing >= max(1.0, 0.02 * inflight):
-            moving = inflight - window.standing
-            reading.worsen(inflight / moving if moving > 0 else inf, "standing")
+        pace = window.new_seconds / window.new_tokens if window.new_tokens else 0.0
+        rhythm = 2 * pace * window.starts / window.age
+        if window.standing < inf and window.standing >= max(1.0, 0.02 * inflight, rhythm):
+            reading.moving = inflight - window.standing
+            reading.worsen(inflight / reading.moving if reading.moving > 0 else inf, "standing")
 
     @staticmethod
     def _read_ttft(window: Window, reading: Reading, now: float) -> None:
@@ -207,14 +250,19 @@ class AdaptiveLimit:
             ratios = sorted(ratio for _, ratio in ttft)
             reading.worsen(min(1.1, ratios[int(0.9 * (len(ratios) - 1))]), "ttft")
 
+    # ------------------------------------------------------------------------------------------- what it does
+
     def _move(self, window: Window, reading: Reading, now: float) -> None:
         answers = window.stream_answers + window.whole_answers
         if window.drops >= ENOUGH_DROPS and window.drops > 0.1 * (window.drops + answers):
             self._cut(0.7, "drops", window, now)
         elif reading.over > 1:
-            self._cut(min(max(1 / reading.over, 0.7), 0.95), reading.reason, window, now)
-        elif reading.over > 0 and reading.bound:
-            self._raise(reading.over, window, now)
+            gentlest = 0.99 if reading.reason == "standing" else 0.95
+            self._cut(min(max(1 / reading.over, 0.7), gentlest), reading.reason, window, now)
+            if reading.moving:
+                self._note_known(reading.moving)
+        elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value < self._known)):
+            self._raise(reading, window, now)
 
     def _cut(self, factor: float, reason: str, window: Window, now: float) -> None:
         self._slow = False
@@ -223,15 +271,26 @@ class AdaptiveLimit:
         window.ttft.clear()
         self._set(self.value * factor, ("down", reason))
 
-    def _raise(self, over: float, window: Window, now: float) -> None:
-        if self._slow:
-            step = 2.0 if over < 0.5 else 1.2 if over < 0.8 else 1.05  # noqa: PLR2004 - the law's own steps
-            if self._whole:
-                window.cut_at = now  # completions lag: count only answers to what is sent from now on
-            self._set(self.value * step, ("up", "slow_start"))
-        else:
-            share = 1.0 if over < 0.8 else 0.4  # noqa: PLR2004 - the law's own steps
-            self._set(self.value + max(1.0, 0.05 * self.value) * share, ("up", "room"))
+    def _raise(self, reading: Reading, window: Window, now: float) -> None:
+        if not self._slow:
+            self._set(self.value + self._step(reading), ("up", "room"))
+            return
+        step = 2.0 if reading.over < HALF else 1.2 if reading.over < NEAR else 1.05
+        # The pace at a lower limit says nothing of this one, and neither does the burst that is let in now.
+        self.pace = Ratio(0.25)
+        self._ramping = True
+        if self._whole:
+            window.cut_at = now  # completions lag: count only answers to what is sent from now on
+        self._set(self.value * step, ("up", "slow_start"))
+
+    def _step(self, reading: Reading) -> float:
+        """A quarter of the way to where the pace is predicted to reach its target, within 2 to 20 %."""
+        share = 0.02 if reading.over >= NEAR else min(max(reading.room**0.25 - 1.0, 0.05), 0.2)
+        step = max(1.0, self.value * share)
+        if self.value + step > self._known:
+            step = min(step, self._probe)
+            self._probe *= 2.0
+        return step
 
     def _set(self, value: float, change: Change) -> None:
         value = min(max(value, float(self._config.minimum)), float(self._config.maximum))
@@ -248,38 +307,63 @@ class AdaptiveLimit:
             self._stale = 0
 
 
+def _full(window: Window) -> bool:
+    """Arrivals see what time sees; three in ten that found the limit full say that it binds."""
+    return window.full > 0 and window.full >= 0.3 * window.arrivals
+
+
 class TokenGuard:
     """The bound on predicted KV tokens in flight: a count of requests cannot bound what they hold.
 
-    Without the engine's word it is infinite until streams stall while others go on (preemption seen from outside).
+    Two bounds, and the lower one counts. One is learned from what was seen: streams that stall while others go on,
+    preemptions counted. The other rests on the engine's gauges, and is forgotten when they are no longer heard.
     """
-
-    def __init__(self, fixed: int | None) -> None:
-        self._fixed = fixed is not None
-        self.value = inf if fixed is None else float(fixed)
-        self._bad = inf  # where it last went wrong
 
     FLOOR: Final = 2000.0
 
+    def __init__(self, fixed: int | None) -> None:
+        self._fixed = fixed is not None
+        self._seen = inf if fixed is None else float(fixed)
+        self._bad = inf  # where it last went wrong
+        self._capacity: float | None = None
+        self._hinted = inf
+
+    @property
+    def value(self) -> float:
+        """Predicted tokens that may be in flight."""
+        return min(self._seen, self._hinted)
+
     def learn_capacity(self, kv_tokens: int) -> None:
-        """The engine's KV cache in tokens; counts only where nothing is known yet."""
-        if self.value == inf and kv_tokens > 0:
-            self.value = max(self.FLOOR, 0.9 * kv_tokens)
+        """The engine's KV cache in tokens."""
+        if not self._fixed and kv_tokens > 0:
+            self._capacity = float(kv_tokens)
+            self._hinted = min(self._hinted, self._most_hinted)
+
+    @property
+    def _most_hinted(self) -> float:
+        return inf if self._capacity is None else max(self.FLOOR, 0.9 * self._capacity)
 
     def decide(self, window: Window, kv_usage: float | None) -> Change | None:
         """Lower it where the cache is full, raise it slowly where it held requests back."""
         if self._fixed:
             return None
+        before = self.value
         few = max(1.0, 0.03 * window.inflight)
-        thrash = window.stalls > few or window.preemptions > few or (kv_usage is not None and kv_usage > KV_FULL)
-        if thrash and window.tokens <= 1.05 * self.value:
-            self._bad = min(self.value, window.tokens)
-            return self._to(max(self.FLOOR, 0.75 * self._bad), "down")
-        if not thrash and self.value < inf and window.held_ticks >= 0.3 * window.ticks > 0:
-            return self._to(self.value * (1.01 if self.value < 0.9 * self._bad else 1.002), "up")
-        return None
+        if window.stalls > few or window.preemptions > few:
+            if window.tokens <= 1.05 * before:
+                self._bad = min(before, window.tokens)
+                self._seen = max(self.FLOOR, 0.75 * self._bad)
+        elif self._seen < inf and window.held_ticks >= 0.3 * window.ticks:
+            self._seen *= 1.01 if self._seen < 0.9 * self._bad else 1.002
+        self._heed(window, kv_usage)
+        after = self.value
+        return None if after == before else ("down" if after < before else "up", "kv")
 
-    def _to(self, value: float, direction: str) -> Change | None:
-        changed = value != self.value
-        self.value = value
-        return (direction, "kv") if changed else None
+    def _heed(self, window: Window, kv_usage: float | None) -> None:
+        """A gauge alone never halts: it is believed only while we ourselves could have filled half of the cache."""
+        if kv_usage is None:
+            self._hinted = self._most_hinted
+        elif kv_usage <= KV_FULL:
+            self._hinted = min(self._hinted * 1.05, self._most_hinted)
+        elif self._capacity is not None and 0.5 * self._capacity <= window.tokens <= 1.05 * self.value:
+            self._hinted = 0.75 * min(self._hinted, window.tokens)

@@ -159,6 +159,8 @@ class Books:
             self.limit.reopen()
         self._judge()
         self.window.leave(permit_id)
+        if outcome is Outcome.BACKEND_BUSY and not running.started:
+            self.limit.refuse(self.window.inflight)
 
     def _measure(self, running: Running, usage: Usage | None, now: float) -> None:
         window = self.window

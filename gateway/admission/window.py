@@ -12,12 +12,18 @@ from typing import Final
 
 from gateway.model import Ticket, Usage
 
+TICK: Final = 0.1
+"""Seconds between samples while anything runs or waits."""
+
 LOW_CONCURRENCY: Final = 4
 """Samples of the unloaded pace are taken with at most so many requests in flight: the only place where it shows."""
 
-STEP_PROMPT: Final = 8_192
-"""Prompts from this many tokens on take several engine steps to read (vLLM's ``max_num_batched_tokens`` is 2,048 to
-8,192): they occupy an engine's prefill by themselves."""
+STEPS_PROMPT: Final = 2_048
+"""Prompts from this many tokens on take several engine steps to read (vLLM's least default of
+``max_num_batched_tokens``): one that has no first token yet is being read, not standing in a queue."""
+
+LONG_PROMPT: Final = 8_192
+"""Prompts from this many tokens on occupy an engine's prefill for about a second: they go one after another."""
 
 HUGE_PROMPT: Final = 32_768
 """Prompts from this many tokens on are read for longer than a decision window (seconds on any single accelerator)."""
@@ -95,10 +101,10 @@ class Window:
     """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
 
     __slots__ = (
-        "arrivals", "base_mark_seconds", "base_mark_tokens", "base_stream", "base_whole", "busy_sum", "crowded",
-        "cut_at", "drops", "e2e", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte",
+        "arrivals",   "base_stream", "base_whole", "busy_sum",
+        "cut_at", "drops", "e2e", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
         "mark_seconds", "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls",
-        "standing", "start", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft",
+        "standing", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft",
         "unstarted", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
@@ -108,6 +114,7 @@ class Window:
         self.tokens = 0  # predicted KV tokens at the end of every request in flight
         self.unstarted = 0  # streams without a first token
         self.reading = 0  # of those, the ones with a prompt of several steps
+        self.long = 0  # of those, the ones that go one after another
         self.huge = 0  # of those, the ones whose prompt is read for longer than a window
         self.running: dict[int, Running] = {}
         self.last_byte = now
@@ -117,9 +124,6 @@ class Window:
         self.stream_tokens = 0
         self.mark_seconds = 0.0
         self.mark_tokens = 0
-        self.base_mark_seconds = 0.0
-        self.base_mark_tokens = 0
-        self.crowded = False  # more than LOW_CONCURRENCY were in flight since the base's mark
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
@@ -128,7 +132,6 @@ class Window:
         self.e2e: float | None = None  # mean seconds of answers that are not streamed
         self.served = Ratio(0.05)  # request-seconds per cost unit of finished requests
         self.held = False  # a request was held by the token limit since the last tick
-        self.start = now
         self._clear()
 
     def _clear(self) -> None:
@@ -141,18 +144,23 @@ class Window:
         self.whole_tokens = 0.0
         self.busy_sum = 0
         self.ticks = 0
+        self.starts = 0
         self.held_ticks = 0
         self.huge_ticks = 0
         self.stalls = 0
         self.preemptions = 0.0
         self.standing: float = inf
 
-    def restart(self, now: float) -> None:
+    def restart(self) -> None:
         """Begin the next window."""
         self.mark_seconds = self.stream_seconds
         self.mark_tokens = self.stream_tokens
-        self.start = now
         self._clear()
+
+    @property
+    def age(self) -> float:
+        """Seconds of the window so far; idle time does not count."""
+        return self.ticks * TICK
 
     @property
     def new_seconds(self) -> float:
@@ -174,7 +182,7 @@ class Window:
         if not self.inflight:
             self.last_byte = running.sent
         self.inflight += 1
-        self.crowded = self.crowded or self.inflight > LOW_CONCURRENCY
+        self.starts += 1
         running.low = self.inflight <= LOW_CONCURRENCY
         self.tokens += running.ticket.work.tokens
         self.running[running.id] = running
@@ -200,8 +208,7 @@ class Window:
         reported = usage.completion_tokens if usage is not None else None
         if reported is None and not (shape.prompt_bytes or shape.prompt_tokens or shape.media_tokens):
             return
-        output = reported if reported is not None else running.ticket.work.output_tokens
-        tokens = max(1.0, output / shape.choices) if shape.generates else 1.0
+        tokens = running.pace_tokens(reported)
         if running.low and self.inflight <= LOW_CONCURRENCY:
             self.base_whole.add(seconds / tokens)
         if running.sent >= self.cut_at:
@@ -219,18 +226,6 @@ class Window:
         if self.held:
             self.held_ticks += 1
             self.held = False
-        self._sample_base()
-
-    def _sample_base(self) -> None:
-        # Over eight tokens, not per gap: engines that emit several tokens at once have gaps of zero among long ones.
-        tokens = self.stream_tokens - self.base_mark_tokens
-        if not self.crowded:
-            if tokens < 8:  # noqa: PLR2004 - see above
-                return
-            self.base_stream.add((self.stream_seconds - self.base_mark_seconds) / tokens)
-        self.base_mark_seconds = self.stream_seconds
-        self.base_mark_tokens = self.stream_tokens
-        self.crowded = self.inflight > LOW_CONCURRENCY
 
     def count_silent(self, now: float) -> None:
         """Count the streams that are silent now while others go on: the mark of preemption."""
@@ -255,6 +250,12 @@ class Running:
         """Tell that the backend lives."""
         self.window.last_byte = now
 
+    def pace_tokens(self, reported: int | None) -> float:
+        """Tokens over which its time is spread: output tokens as reported or predicted, 1 where there are none."""
+        shape = self.ticket.shape
+        output = self.ticket.work.output_tokens if reported is None else reported
+        return max(1.0, output / shape.choices) if shape.generates else 1.0
+
     def begin(self) -> None:
         """It was sent."""
 
@@ -273,7 +274,20 @@ class Running:
 class Streaming(Running):
     """One stream in flight."""
 
-    __slots__ = ("_choices", "_huge", "_last", "_objective", "_open", "_reading", "_seen", "_stalled")
+    __slots__ = (
+        "_burst",
+        "_choices",
+        "_events",
+        "_first",
+        "_huge",
+        "_last",
+        "_long",
+        "_objective",
+        "_open",
+        "_reading",
+        "_seen",
+        "_stalled",
+    )
 
     def __init__(
         self, permit_id: int, ticket: Ticket, lane: int, window: Window, now: float, objective: float | None
@@ -281,11 +295,15 @@ class Streaming(Running):
         super().__init__(permit_id, ticket, lane, window, now)
         self._objective = objective  # TTFT, seconds
         self._choices = ticket.shape.choices  # so many sequences share the stream
+        self._first = now
         self._last: float | None = None
+        self._events = 0
+        self._burst = 1
         self._seen = 0
         self._stalled = False
         self._open = False
-        self._reading = ticket.work.prompt_tokens >= STEP_PROMPT
+        self._reading = ticket.work.prompt_tokens >= STEPS_PROMPT
+        self._long = ticket.work.prompt_tokens >= LONG_PROMPT
         self._huge = ticket.work.prompt_tokens >= HUGE_PROMPT
 
     @property
@@ -309,6 +327,8 @@ class Streaming(Running):
         window.unstarted += step
         if self._reading:
             window.reading += step
+        if self._long:
+            window.long += step
         if self._huge:
             window.huge += step
 
@@ -322,17 +342,28 @@ class Streaming(Running):
             return
         self._last = now
         gap = now - last
+        self._events += events
         if gap > STALL_SECONDS:
             self._check_stall()
+        if window.inflight <= LOW_CONCURRENCY:
+            self._sample_base(gap, events, now)
         window.stream_seconds += gap * self._choices
         window.stream_tokens += events
         self._seen = window.stream_tokens
         self._stalled = False
 
+    def _sample_base(self, gap: float, events: int, now: float) -> None:
+        # Engines that emit several tokens at once have gaps of nearly nothing among long ones: a burst is one sample.
+        if gap * self._events < 0.2 * (now - self._first):
+            self._burst += events
+            return
+        self.window.base_stream.add(gap / self._burst)
+        self._burst = events
+
     def _first_token(self, now: float) -> None:
         if not self._open:
             return
-        self._last = now
+        self._first = self._last = now
         self._count_unstarted(-1)
         window = self.window
         self._seen = window.stream_tokens
