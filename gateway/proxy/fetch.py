@@ -51,21 +51,21 @@ class _Collector:
             self.done.set_exception(Unanswered(error))
 
 
-async def fetch(upstream: Upstream, head: bytes, timeout: float) -> Answer:
+async def fetch(upstream: Upstream, head: bytes, seconds: float) -> Answer:
     """Send a request without a body over a connection of its own and take the whole answer.
 
     Raises:
         OSError: no connection.
-        Unanswered: connected, and no whole answer within ``timeout`` seconds.
+        Unanswered: connected, and no whole answer within ``seconds``.
     """
     connection = await upstream.connect()
     collector = _Collector()
     try:
-        async with asyncio.timeout(timeout):
+        async with asyncio.timeout(seconds):
             connection.send(head, b"", collector, once=True)
             return await collector.done
     except BaseException as error:
         connection.abort()
         if isinstance(error, TimeoutError):
-            raise Unanswered(f"no answer within {timeout:g} s") from None
+            raise Unanswered(f"no answer within {seconds:g} s") from None
         raise

@@ -80,7 +80,7 @@ class Handler:
             call.record.outcome = Outcome.CLIENT_GONE
             call.record.error = "cut at the end of the drain's grace time" if self.cutting else None
             raise
-        except Exception:  # the client gets an answer, whatever the fault is
+        except Exception:  # noqa: BLE001 - logged, and the client gets an answer, whatever the fault is
             _log.exception("request %s failed inside the gateway", call.id)
             return self._refuse(call, _INTERNAL)
         finally:
@@ -256,7 +256,7 @@ class Handler:
         for observer in self._observers:
             try:
                 observer.observe(call.record)
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged; no observer may harm a request
                 _log.exception("%s stumbled over a record", type(observer).__name__)
 
 
@@ -275,7 +275,7 @@ _FAULTS: Final = {Fault.BUSY: Outcome.BACKEND_BUSY, Fault.FAILED: Outcome.BACKEN
 
 
 def decide(end: End, relay: Relay) -> Outcome:
-    """What became of a relayed request. (A client that left is known by its cancelled task.)"""
+    """What became of a relayed request; a client that left is known by its cancelled task."""
     if end is not End.COMPLETE:
         return _ENDS[end]
     if relay.status in _BUSY:

@@ -147,11 +147,11 @@ class Call:
             and self.request.headers.get("Expect", "").lower() == "100-continue"
         )
 
-    async def read_body(self, limit: int, timeout: float) -> bytes:
+    async def read_body(self, limit: int, patience: float) -> bytes:
         """The whole body.
 
         Raises:
-            Refused: it is larger than ``limit``, or stopped coming for ``timeout`` seconds.
+            Refused: it is larger than ``limit``, or stopped coming for ``patience`` seconds.
         """
         if not self.body_pending:
             return b""
@@ -161,7 +161,7 @@ class Call:
         parts: list[bytes] = []
         size = 0
         while not content.at_eof():
-            part = await self._next(timeout)
+            part = await self._next(patience)
             size += len(part)
             if size > limit:
                 raise too_large(limit)
@@ -170,12 +170,12 @@ class Call:
         self.record.bytes_in = size
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    async def _next(self, timeout: float) -> bytes:
+    async def _next(self, patience: float) -> bytes:
         content = self.request.content
         try:
             if content.is_eof():
                 return await content.readany()
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(patience):
                 return await content.readany()
         except TimeoutError:
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "The request's body stopped coming.") from None

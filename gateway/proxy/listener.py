@@ -141,6 +141,7 @@ class ClientServer(web.Server):
         )
 
     def __call__(self) -> ClientConnection:
+        """A protocol for a new connection."""
         return ClientConnection(self, self._config)
 
     async def close(self, seconds: float) -> None:
@@ -149,7 +150,7 @@ class ClientServer(web.Server):
             cast("ClientConnection", connection).end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.connections:
+                while self.connections:  # noqa: ASYNC110 - aiohttp tells nobody when the last one is gone
                     await asyncio.sleep(_POLL)
         for connection in self.connections:
             cast("ClientConnection", connection).abort()

@@ -62,7 +62,7 @@ class _Watch:
         while True:
             try:
                 await self.probe()
-            except Exception:
+            except Exception:  # noqa: BLE001 - logged, and tried again
                 _log.exception("the probe of backend %s failed inside the gateway", self._name)
             await asyncio.sleep(self._config.interval)
 

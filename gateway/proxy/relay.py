@@ -194,7 +194,7 @@ class Relay:
             return
         out = chunk(data) if data and self._framing is Framing.CHUNKED else data
         if self._held is not None:
-            out = self._take_head(now, ended=ended) + out
+            out = self._take_head(self._held, now, ended=ended) + out
         if ended:
             self._listen(None, now)
             out += self._last_chunk(now)
@@ -220,7 +220,7 @@ class Relay:
             return
         try:
             events = reader.finish() if data is None else reader.feed(data)
-        except Exception:
+        except Exception:  # noqa: BLE001 - logged; the bytes go on without it
             _log.exception("the reader of %s stumbled over an answer", self._dialect.name)
             self._reader = None
             return
@@ -248,9 +248,8 @@ class Relay:
 
     # -- heads and ends ---------------------------------------------------------------------------------------------
 
-    def _take_head(self, now: float, *, ended: bool) -> bytes:
-        head, self._held = self._held, None
-        assert head is not None
+    def _take_head(self, head: ResponseHead, now: float, *, ended: bool) -> bytes:
+        self._held = None
         if self._framing is Framing.CLOSE:
             self.keep_alive = False
         self.status = head.status

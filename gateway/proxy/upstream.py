@@ -296,7 +296,7 @@ def _read_framing(head: ResponseHead) -> None:
 
 
 def _bytes_acked(transport: asyncio.Transport) -> int | None:
-    """Bytes of ours that the peer's TCP acknowledged: ``tcpi_bytes_acked``, at offset 120 of Linux's struct tcp_info."""
+    """Bytes of ours that the peer acknowledged: ``tcpi_bytes_acked``, at offset 120 of Linux's struct tcp_info."""
     if not hasattr(socket, "TCP_INFO"):
         return None
     try:

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from blockbuster import BlockBuster, blockbuster_ctx
 
-from tests.proxy.helpers import Script, ScriptedBackend
+from tests.proxy.helpers import Script, ScriptedBackend, StartBackend
+
 
 def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     """Every test here runs on both loops: they differ in clocks, timers, buffers and closing."""
@@ -25,7 +26,7 @@ def _nothing_blocks() -> Iterator[BlockBuster]:
 
 
 @pytest.fixture
-async def backend() -> AsyncIterator[Callable[[Script], Awaitable[ScriptedBackend]]]:
+async def backend() -> AsyncIterator[StartBackend]:
     """Starts scripted backends."""
     started: list[ScriptedBackend] = []
 

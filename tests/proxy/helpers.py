@@ -200,6 +200,7 @@ class Peer:
 # --------------------------------------------------------------------------------------------------------------
 
 Script = Callable[["Peer", Message], Awaitable[None]]
+StartBackend = Callable[[Script], Awaitable["ScriptedBackend"]]
 
 
 def always(data: bytes) -> Script:
@@ -288,6 +289,13 @@ class ScriptedBackend:
     async def deserted(self) -> None:
         """Wait until the gateway holds no connection to it."""
         await self.when(lambda: self.open == 0)
+
+
+async def wait_until(condition: Callable[[], object]) -> None:
+    """Look until ``condition`` holds, where nothing tells."""
+    async with asyncio.timeout(GUARD):
+        while not condition():  # noqa: ASYNC110 - nothing tells
+            await asyncio.sleep(0.001)
 
 
 def unused_port() -> int:

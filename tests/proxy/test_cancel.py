@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import random
 import signal
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +19,14 @@ from tests.proxy.helpers import (
     SSE_HEAD,
     Message,
     Peer,
+    StartBackend,
     always,
     chunked,
     event,
     open_house,
     reply,
     request,
+    wait_until,
 )
 
 
@@ -45,7 +46,9 @@ def leave(client: Peer, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize("body", [CHAT, CHAT_STREAM])
-async def test_P03_P04_a_client_that_leaves_before_the_first_byte_frees_the_backend(backend, body, how):
+async def test_P03_P04_a_client_that_leaves_before_the_first_byte_frees_the_backend(
+    backend: StartBackend, body: bytes, how: str
+) -> None:
     engine = await backend(silent)
     async with open_house(engine, limit=1) as house:
         client = await house.client()
@@ -61,7 +64,7 @@ async def test_P03_P04_a_client_that_leaves_before_the_first_byte_frees_the_back
 
 
 @pytest.mark.parametrize("how", ["close", "reset"])
-async def test_O14_a_client_that_leaves_between_two_events_frees_the_backend(backend, how):
+async def test_O14_a_client_that_leaves_between_two_events_frees_the_backend(backend: StartBackend, how: str) -> None:
     engine = await backend(stall_in_stream)
     async with open_house(engine, limit=1) as house:
         client = await house.client()
@@ -76,7 +79,7 @@ async def test_O14_a_client_that_leaves_between_two_events_frees_the_backend(bac
         assert house.controller.balanced
 
 
-async def test_a_client_that_ends_its_sending_side_has_left(backend):
+async def test_a_client_that_ends_its_sending_side_has_left(backend: StartBackend) -> None:
     engine = await backend(silent)
     async with open_house(engine, limit=1) as house:
         client = await house.client()
@@ -88,7 +91,7 @@ async def test_a_client_that_ends_its_sending_side_has_left(backend):
         assert house.controller.balanced
 
 
-async def test_P04_a_killed_client_process_frees_the_backend(backend):
+async def test_P04_a_killed_client_process_frees_the_backend(backend: StartBackend) -> None:
     engine = await backend(silent)
     async with open_house(engine, limit=1) as house:
         host, port = house.gateway.url.removeprefix("http://").split(":")
@@ -107,13 +110,12 @@ async def test_P04_a_killed_client_process_frees_the_backend(backend):
         assert house.controller.balanced
 
 
-async def test_a_client_that_leaves_while_it_sends_its_body_is_forgotten(backend):
+async def test_a_client_that_leaves_while_it_sends_its_body_is_forgotten(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await house.client()
         await client.send(request(body=CHAT)[:-5])
-        while house.gateway.in_flight == 0:
-            await asyncio.sleep(0.001)
+        await wait_until(lambda: house.gateway.in_flight)
         client.close()
         record = (await house.records.count(1))[0]
         assert record.outcome is Outcome.CLIENT_GONE
@@ -121,7 +123,7 @@ async def test_a_client_that_leaves_while_it_sends_its_body_is_forgotten(backend
         assert house.controller.offered == []
 
 
-async def test_O17_O18_waiters_that_left_are_never_sent_and_the_next_one_is_served(backend):
+async def test_O17_O18_waiters_that_left_are_never_sent_and_the_next_one_is_served(backend: StartBackend) -> None:
     release = asyncio.Event()
 
     async def held(peer: Peer, _message: Message) -> None:
@@ -136,8 +138,7 @@ async def test_O17_O18_waiters_that_left_are_never_sent_and_the_next_one_is_serv
         waiting = [await house.client() for _ in range(100)]
         for number, client in enumerate(waiting):
             await client.send(request(body=CHAT, headers=[("X-Number", str(number))]))
-        while len(house.controller.queue) < 100:
-            await asyncio.sleep(0.001)
+        await wait_until(lambda: len(house.controller.queue) == 100)
         dead = random.Random(1).sample(range(100), 90)
         for number in dead:
             leave(waiting[number], random.Random(number).choice(["close", "reset"]))
@@ -153,7 +154,7 @@ async def test_O17_O18_waiters_that_left_are_never_sent_and_the_next_one_is_serv
         assert house.gateway.in_flight == 0
 
 
-async def test_F01_a_hundred_cancelled_streams_leave_the_one_place_free(backend):
+async def test_F01_a_hundred_cancelled_streams_leave_the_one_place_free(backend: StartBackend) -> None:
     engine = await backend(stall_in_stream)
     async with open_house(engine, limit=1) as house:
         for _ in range(100):
@@ -167,7 +168,7 @@ async def test_F01_a_hundred_cancelled_streams_leave_the_one_place_free(backend)
         assert house.controller.balanced
 
 
-async def test_F42_a_clients_own_timeout_is_never_a_failure_of_the_backend(backend):
+async def test_F42_a_clients_own_timeout_is_never_a_failure_of_the_backend(backend: StartBackend) -> None:
     engine = await backend(silent)
     async with open_house(engine, limit=1) as house:
         for _ in range(6):
@@ -180,7 +181,7 @@ async def test_F42_a_clients_own_timeout_is_never_a_failure_of_the_backend(backe
         assert [ticket.read_timeout for ticket in house.controller.offered] == [0.1] * 6
 
 
-async def test_P09_a_client_that_vanishes_stops_the_reading_of_the_backend(backend):
+async def test_P09_a_client_that_vanishes_stops_the_reading_of_the_backend(backend: StartBackend) -> None:
     written = 0
 
     async def endless(peer: Peer, _message: Message) -> None:
@@ -202,7 +203,7 @@ async def test_P09_a_client_that_vanishes_stops_the_reading_of_the_backend(backe
         assert (await house.records.count(1))[0].outcome is Outcome.CLIENT_GONE
 
 
-async def test_a_stalled_client_is_cut_in_the_end(backend):
+async def test_a_stalled_client_is_cut_in_the_end(backend: StartBackend) -> None:
     if not sys.platform.startswith("linux"):
         pytest.skip("the kernel's user timeout is Linux's")
 
@@ -221,7 +222,7 @@ async def test_a_stalled_client_is_cut_in_the_end(backend):
         assert house.controller.balanced
 
 
-async def test_F04_the_place_is_free_when_the_last_byte_is_sent_whatever_observers_do(backend):
+async def test_F04_the_place_is_free_when_the_last_byte_is_sent_whatever_observers_do(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     seen: list[bool] = []
 
@@ -238,7 +239,7 @@ async def test_F04_the_place_is_free_when_the_last_byte_is_sent_whatever_observe
         assert not house.controller.queue
 
 
-async def test_an_observer_that_raises_harms_nobody(backend, caplog):
+async def test_an_observer_that_raises_harms_nobody(backend: StartBackend, caplog: pytest.LogCaptureFixture) -> None:
     engine = await backend(always(reply()))
 
     class Broken:
@@ -253,7 +254,7 @@ async def test_an_observer_that_raises_harms_nobody(backend, caplog):
         assert "Broken stumbled" in caplog.text
 
 
-async def test_F11_a_place_is_held_until_the_body_ends(backend):
+async def test_F11_a_place_is_held_until_the_body_ends(backend: StartBackend) -> None:
     release = asyncio.Event()
 
     async def long(peer: Peer, _message: Message) -> None:
@@ -279,11 +280,11 @@ async def test_F11_a_place_is_held_until_the_body_ends(backend):
 
 
 def _descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts descriptors in /proc")
-async def test_a_thousand_streams_cancelled_at_random_moments_leave_nothing(backend):
+async def test_a_thousand_streams_cancelled_at_random_moments_leave_nothing(backend: StartBackend) -> None:
     """Queued, before the head, in the stream, after its end: gauges at zero, no permit, task or descriptor left."""
     chance = random.Random(7)
     count = 1000

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import pytest
+
 from gateway.model import Outcome, Reason
 from gateway.proxy import server
 from tests.proxy.helpers import (
@@ -12,14 +14,18 @@ from tests.proxy.helpers import (
     CHAT_STREAM,
     GUARD,
     SSE_HEAD,
+    House,
     Message,
     Peer,
+    RawClient,
+    StartBackend,
     always,
     chunked,
     event,
     open_house,
     reply,
     request,
+    wait_until,
 )
 
 
@@ -39,7 +45,7 @@ class Streams:
         await peer.send(chunked(event("b")) + b"0\r\n\r\n")
 
 
-async def begin(house, count):  # noqa: ANN001 - a fixture of sorts
+async def begin(house: House, count: int) -> list[tuple[RawClient, Message]]:
     clients = [await house.client() for _ in range(count)]
     for client in clients:
         await client.send(request(body=CHAT_STREAM))
@@ -49,7 +55,9 @@ async def begin(house, count):  # noqa: ANN001 - a fixture of sorts
     return list(zip(clients, heads, strict=True))
 
 
-async def test_C05_streams_finish_within_the_grace_time_and_new_requests_are_sent_elsewhere(backend):
+async def test_C05_streams_finish_within_the_grace_time_and_new_requests_are_sent_elsewhere(
+    backend: StartBackend,
+) -> None:
     streams = Streams()
     engine = await backend(streams)
     async with open_house(engine, drain_grace=GUARD) as house:
@@ -81,7 +89,7 @@ async def test_C05_streams_finish_within_the_grace_time_and_new_requests_are_sen
         assert house.gateway.in_flight == 0
 
 
-async def test_C05_what_outlasts_the_grace_time_is_cut(backend, caplog):
+async def test_C05_what_outlasts_the_grace_time_is_cut(backend: StartBackend, caplog: pytest.LogCaptureFixture) -> None:
     streams = Streams()
     engine = await backend(streams)
     async with open_house(engine, drain_grace=0.05) as house:
@@ -96,7 +104,7 @@ async def test_C05_what_outlasts_the_grace_time_is_cut(backend, caplog):
         assert "cutting 3 requests" in caplog.text
 
 
-async def test_C05_a_second_signal_forces_the_end(backend):
+async def test_C05_a_second_signal_forces_the_end(backend: StartBackend) -> None:
     streams = Streams()
     engine = await backend(streams)
     async with open_house(engine, drain_grace=3600.0) as house:
@@ -111,15 +119,14 @@ async def test_C05_a_second_signal_forces_the_end(backend):
         assert house.controller.balanced
 
 
-async def test_what_waits_when_the_drain_begins_is_served(backend):
+async def test_what_waits_when_the_drain_begins_is_served(backend: StartBackend) -> None:
     streams = Streams()
     engine = await backend(streams)
     async with open_house(engine, limit=1, drain_grace=GUARD) as house:
         ((first, _),) = await begin(house, 1)
         waiting = await house.client()
         await waiting.send(request(body=CHAT_STREAM))
-        while not house.controller.queue:
-            await asyncio.sleep(0.001)
+        await wait_until(lambda: house.controller.queue)
         drained = asyncio.create_task(house.gateway.drain())
         await asyncio.sleep(0)
         streams.end.set()
@@ -131,7 +138,7 @@ async def test_what_waits_when_the_drain_begins_is_served(backend):
         await asyncio.wait_for(drained, GUARD)
 
 
-async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(backend):
+async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(backend: StartBackend) -> None:
     size = 4 * 2**20
     engine = await backend(always(reply(b"x" * size)))
     async with open_house(engine) as house:
@@ -145,7 +152,7 @@ async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(backend):
         assert house.controller.outcomes == [Outcome.COMPLETED]
 
 
-async def test_stopping_twice_and_draining_after_it_are_harmless(backend):
+async def test_stopping_twice_and_draining_after_it_are_harmless(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         await house.gateway.stop()
@@ -154,7 +161,7 @@ async def test_stopping_twice_and_draining_after_it_are_harmless(backend):
     await engine.deserted()
 
 
-async def test_stopping_what_was_never_started_is_harmless():
+async def test_stopping_what_was_never_started_is_harmless() -> None:
     from gateway.proxy.server import Gateway
     from tests.proxy.helpers import ConstantEstimator, CountingController, proxy_config
 
@@ -162,13 +169,15 @@ async def test_stopping_what_was_never_started_is_harmless():
     await gateway.stop()
 
 
-async def test_the_url_names_the_port_that_was_bound(backend):
+async def test_the_url_names_the_port_that_was_bound(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, host="::1") as house:
         assert house.gateway.url.startswith("http://[::1]:")
 
 
-def test_C20_the_limit_on_open_files_is_raised_or_said_to_be_low(monkeypatch, caplog):
+def test_C20_the_limit_on_open_files_is_raised_or_said_to_be_low(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     import resource
 
     calls: list[tuple[int, tuple[int, int]]] = []

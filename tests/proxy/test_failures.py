@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from tests.proxy.helpers import (
     SSE_HEAD,
     Message,
     Peer,
+    Script,
+    StartBackend,
     always,
     chunked,
     event,
@@ -51,7 +54,7 @@ def error_of(answer: Message) -> dict[str, object]:
 # --------------------------------------------------------------------------------------------------------------
 
 
-async def test_C19_a_refused_connection_is_not_sent_and_the_other_backend_is_tried(backend):
+async def test_C19_a_refused_connection_is_not_sent_and_the_other_backend_is_tried(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"b":1}')))
     async with open_house(f"http://127.0.0.1:{unused_port()}", engine) as house:
         answer = await house.ask(request(body=CHAT))
@@ -63,7 +66,7 @@ async def test_C19_a_refused_connection_is_not_sent_and_the_other_backend_is_tri
         assert house.controller.balanced
 
 
-async def test_C16_with_no_backend_up_it_starts_says_so_and_recovers_by_itself(backend):
+async def test_C16_with_no_backend_up_it_starts_says_so_and_recovers_by_itself(backend: StartBackend) -> None:
     port = unused_port()
     async with open_house(f"http://127.0.0.1:{port}") as house:
         answer = await house.ask(request(body=CHAT))
@@ -79,7 +82,7 @@ async def test_C16_with_no_backend_up_it_starts_says_so_and_recovers_by_itself(b
         assert (await house.ask(request(body=CHAT))).status == 200
 
 
-async def test_a_backend_beyond_reach_is_502_when_the_attempts_are_used_up():
+async def test_a_backend_beyond_reach_is_502_when_the_attempts_are_used_up() -> None:
     urls = [f"http://127.0.0.1:{unused_port()}" for _ in range(3)]
     async with open_house(*urls, connect_attempts=2) as house:
         answer = await house.ask(request(body=CHAT))
@@ -94,19 +97,21 @@ async def test_a_backend_beyond_reach_is_502_when_the_attempts_are_used_up():
         assert "Connect" in (record.error or "")
 
 
-async def test_a_cheap_request_also_goes_to_a_backend_that_is_there(backend):
+async def test_a_cheap_request_also_goes_to_a_backend_that_is_there(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"b":1}')))
     async with open_house(f"http://127.0.0.1:{unused_port()}", engine) as house:
         for _ in range(2):  # they take turns: one of the two begins with the dead one
             assert (await house.ask(request(target="/tokenize", body=b"{}"))).body == b'{"b":1}'
 
 
-async def test_a_cheap_request_with_no_backend_there_is_502():
+async def test_a_cheap_request_with_no_backend_there_is_502() -> None:
     async with open_house(f"http://127.0.0.1:{unused_port()}") as house:
         assert (await house.ask(request("GET", "/health"))).status == 502
 
 
-async def test_P40_out_of_descriptors_is_the_gateways_own_trouble(backend, monkeypatch):
+async def test_P40_out_of_descriptors_is_the_gateways_own_trouble(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def exhausted(_self: Upstream) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -128,7 +133,9 @@ async def test_P40_out_of_descriptors_is_the_gateways_own_trouble(backend, monke
 
 @pytest.mark.parametrize("body", [CHAT, CHAT_STREAM])
 @pytest.mark.parametrize("script", [closing, resetting])
-async def test_O16_a_post_that_reached_a_backend_is_not_sent_again(backend, script, body):
+async def test_O16_a_post_that_reached_a_backend_is_not_sent_again(
+    backend: StartBackend, script: Script, body: bytes
+) -> None:
     first, second = await backend(script), await backend(always(reply()))
     async with open_house(first, second) as house:
         answer = await house.ask(request(body=body))
@@ -142,7 +149,9 @@ async def test_O16_a_post_that_reached_a_backend_is_not_sent_again(backend, scri
         assert (record.status, record.outcome, record.attempts) == (502, Outcome.BACKEND_LOST, 1)
 
 
-async def test_O16_a_backend_that_swallows_a_prompt_and_stalls_is_504_and_the_other_never_sees_it(backend):
+async def test_O16_a_backend_that_swallows_a_prompt_and_stalls_is_504_and_the_other_never_sees_it(
+    backend: StartBackend,
+) -> None:
     first, second = await backend(silent), await backend(always(reply()))
     async with open_house(first, second, first_byte_timeout=0.05) as house:
         answer = await house.ask(request(body=CHAT_STREAM))
@@ -155,7 +164,7 @@ async def test_O16_a_backend_that_swallows_a_prompt_and_stalls_is_504_and_the_ot
         assert house.controller.outcomes == [Outcome.BACKEND_SILENT]
 
 
-async def test_O15_the_backend_sees_as_many_calls_as_the_client_makes(backend):
+async def test_O15_the_backend_sees_as_many_calls_as_the_client_makes(backend: StartBackend) -> None:
     async def failing(peer: Peer, message: Message) -> None:
         await peer.send(reply(b"{}", message.get("X-Status") or ""))
 
@@ -170,10 +179,10 @@ async def test_O15_the_backend_sees_as_many_calls_as_the_client_makes(backend):
         assert [ticket.attempt for ticket in house.controller.offered] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-async def test_P50_an_answer_that_is_not_streamed_may_be_silent_for_longer_than_a_stream(backend):
+async def test_P50_an_answer_that_is_not_streamed_may_be_silent_for_longer_than_a_stream(backend: StartBackend) -> None:
     release = asyncio.Event()
 
-    async def slow(peer: Peer, message: Message) -> None:
+    async def slow(peer: Peer, _message: Message) -> None:
         await release.wait()
         await peer.send(reply())
 
@@ -188,13 +197,13 @@ async def test_P50_an_answer_that_is_not_streamed_may_be_silent_for_longer_than_
         assert timeline.first_output is None, "an answer that is not streamed has no time to first token"
 
 
-async def test_answer_timeout_bounds_the_silence_of_an_answer_that_is_not_streamed(backend):
+async def test_answer_timeout_bounds_the_silence_of_an_answer_that_is_not_streamed(backend: StartBackend) -> None:
     engine = await backend(silent)
     async with open_house(engine, answer_timeout=0.05) as house:
         assert (await house.ask(request(body=CHAT))).status == 504
 
 
-async def test_P44_the_first_event_may_come_long_after_the_head(backend):
+async def test_P44_the_first_event_may_come_long_after_the_head(backend: StartBackend) -> None:
     """Only the bound on the first byte counts then, not the one between bytes."""
     waited = asyncio.Event()
 
@@ -220,21 +229,22 @@ async def test_P44_the_first_event_may_come_long_after_the_head(backend):
 
 
 @pytest.mark.parametrize("name", ["first_byte_timeout", "answer_timeout", "idle_timeout"])
-async def test_a_bound_may_be_switched_off(backend, name):
+async def test_a_bound_may_be_switched_off(backend: StartBackend, name: str) -> None:
     engine = await backend(always(SSE_HEAD + chunked(event("a")) + b"0\r\n\r\n"))
-    async with open_house(engine, **{name: None}) as house:
+    changes: dict[str, Any] = {name: None}
+    async with open_house(engine, **changes) as house:
         assert (await house.ask(request(body=CHAT_STREAM))).status == 200
         assert (await house.ask(request(body=CHAT))).status == 200
 
 
-async def test_what_is_not_http_is_502(backend):
+async def test_what_is_not_http_is_502(backend: StartBackend) -> None:
     engine = await backend(always(b"SSH-2.0-OpenSSH\r\n\r\n"))
     async with open_house(engine) as house:
         assert (await house.ask(request(body=CHAT))).status == 502
         assert "not HTTP" in ((await house.records.count(1))[0].error or "")
 
 
-async def test_an_answer_that_switches_protocols_unasked_is_502(backend):
+async def test_an_answer_that_switches_protocols_unasked_is_502(backend: StartBackend) -> None:
     engine = await backend(always(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"))
     async with open_house(engine) as house:
         assert (await house.ask(request(body=CHAT))).status == 502
@@ -246,7 +256,7 @@ async def test_an_answer_that_switches_protocols_unasked_is_502(backend):
 
 
 @pytest.mark.parametrize("script_end", ["close", "reset"])
-async def test_a_stream_that_breaks_off_says_why_and_does_not_end_well(backend, script_end):
+async def test_a_stream_that_breaks_off_says_why_and_does_not_end_well(backend: StartBackend, script_end: str) -> None:
     async def broken(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD + chunked(event("a")))
         await asyncio.sleep(0.05)  # the event is out before a reset can overtake it
@@ -266,7 +276,7 @@ async def test_a_stream_that_breaks_off_says_why_and_does_not_end_well(backend, 
         assert (await house.records.count(1))[0].status == 200
 
 
-async def test_nothing_is_put_into_the_middle_of_an_event(backend):
+async def test_nothing_is_put_into_the_middle_of_an_event(backend: StartBackend) -> None:
     async def broken(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD + chunked(b'data: {"cho'))
         await asyncio.sleep(0.05)
@@ -281,7 +291,7 @@ async def test_nothing_is_put_into_the_middle_of_an_event(backend):
         assert await client.rest() == b""
 
 
-async def test_O27_a_stream_that_falls_silent_ends_with_an_event_that_parses(backend):
+async def test_O27_a_stream_that_falls_silent_ends_with_an_event_that_parses(backend: StartBackend) -> None:
     async def stall(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD + chunked(event("a")))
         await peer.ended()
@@ -299,7 +309,7 @@ async def test_O27_a_stream_that_falls_silent_ends_with_an_event_that_parses(bac
         assert house.controller.outcomes == [Outcome.BACKEND_SILENT]
 
 
-async def test_a_whole_answer_that_is_cut_short_ends_short(backend):
+async def test_a_whole_answer_that_is_cut_short_ends_short(backend: StartBackend) -> None:
     async def short(peer: Peer, _message: Message) -> None:
         await peer.send(reply(b"", headers=[*JSON, ("Content-Length", "10")], length=False) + b"12345")
         peer.close()
@@ -314,7 +324,7 @@ async def test_a_whole_answer_that_is_cut_short_ends_short(backend):
         assert house.controller.outcomes == [Outcome.BACKEND_LOST]
 
 
-async def test_a_client_of_http_1_0_is_reset_when_its_stream_breaks_off(backend):
+async def test_a_client_of_http_1_0_is_reset_when_its_stream_breaks_off(backend: StartBackend) -> None:
     """Where the end of the connection is the end of the body, a clean end would pass for a whole answer."""
 
     async def broken(peer: Peer, _message: Message) -> None:
@@ -332,7 +342,7 @@ async def test_a_client_of_http_1_0_is_reset_when_its_stream_breaks_off(backend)
 
 
 @pytest.mark.parametrize("empty", [SSE_HEAD + b"0\r\n\r\n", reply(b"")])
-async def test_P29_an_empty_success_is_none(backend, empty):
+async def test_P29_an_empty_success_is_none(backend: StartBackend, empty: bytes) -> None:
     engine = await backend(always(empty))
     async with open_house(engine) as house:
         client = await house.client()
@@ -342,7 +352,7 @@ async def test_P29_an_empty_success_is_none(backend, empty):
         assert (await house.records.count(1))[0].outcome is Outcome.BACKEND_LOST
 
 
-async def test_P29_an_empty_stream_ends_badly_where_its_head_has_left_already(backend):
+async def test_P29_an_empty_stream_ends_badly_where_its_head_has_left_already(backend: StartBackend) -> None:
     release = asyncio.Event()
 
     async def empty(peer: Peer, _message: Message) -> None:
@@ -361,7 +371,7 @@ async def test_P29_an_empty_stream_ends_badly_where_its_head_has_left_already(ba
         assert house.controller.outcomes == [Outcome.BACKEND_LOST]
 
 
-async def test_an_empty_success_is_fine_where_no_output_is_due(backend):
+async def test_an_empty_success_is_fine_where_no_output_is_due(backend: StartBackend) -> None:
     engine = await backend(always(reply(b"")))
     async with open_house(engine) as house:
         assert (await house.ask(request("GET", "/health"))).status == 200
@@ -369,7 +379,7 @@ async def test_an_empty_success_is_fine_where_no_output_is_due(backend):
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages"])
-async def test_a_failure_has_the_shape_of_its_route(backend, route):
+async def test_a_failure_has_the_shape_of_its_route(backend: StartBackend, route: str) -> None:
     engine = await backend(closing)
     async with open_house(engine) as house:
         answer = await house.ask(request(target=route, body=CHAT))
@@ -384,7 +394,7 @@ async def test_a_failure_has_the_shape_of_its_route(backend, route):
 # --------------------------------------------------------------------------------------------------------------
 
 
-async def test_F02_ten_timeouts_leave_all_ten_places_free(backend):
+async def test_F02_ten_timeouts_leave_all_ten_places_free(backend: StartBackend) -> None:
     engine = await backend(silent)
     async with open_house(engine, limit=10, first_byte_timeout=0.05) as house:
         clients = [await house.client() for _ in range(10)]
@@ -396,7 +406,7 @@ async def test_F02_ten_timeouts_leave_all_ten_places_free(backend):
         assert {answer.status for answer in answers} == {200}
 
 
-async def test_F03_a_malformed_request_leaves_the_one_place_free(backend):
+async def test_F03_a_malformed_request_leaves_the_one_place_free(backend: StartBackend) -> None:
     bad = {b"{not json": "400 Bad Request", b'{"model":"unknown"}': "404 Not Found"}
 
     async def judge(peer: Peer, message: Message) -> None:
@@ -412,7 +422,9 @@ async def test_F03_a_malformed_request_leaves_the_one_place_free(backend):
 
 
 @pytest.mark.parametrize("script", [closing, resetting, silent])
-async def test_F08_failures_before_and_after_the_first_token_each_give_back_one_place(backend, script):
+async def test_F08_failures_before_and_after_the_first_token_each_give_back_one_place(
+    backend: StartBackend, script: Script
+) -> None:
     async def after_the_first(peer: Peer, message: Message) -> None:
         await peer.send(SSE_HEAD + chunked(event("a")))
         await asyncio.sleep(0.02)
@@ -434,7 +446,9 @@ async def test_F08_failures_before_and_after_the_first_token_each_give_back_one_
         assert (await house.ask(request(body=CHAT))).status == 200
 
 
-async def test_a_fault_of_the_gateways_own_is_500_and_gives_back_the_place(backend, monkeypatch, caplog):
+async def test_a_fault_of_the_gateways_own_is_500_and_gives_back_the_place(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def broken(_self: Upstream) -> None:
         raise ZeroDivisionError
 
@@ -451,7 +465,7 @@ async def test_a_fault_of_the_gateways_own_is_500_and_gives_back_the_place(backe
         assert (await house.ask(request(body=CHAT))).status == 200
 
 
-async def test_C13_the_models_are_those_of_every_backend_that_answers(backend):
+async def test_C13_the_models_are_those_of_every_backend_that_answers(backend: StartBackend) -> None:
     lists = {
         "a": b'{"object":"list","data":[{"id":"one","owned_by":"a"},{"id":"two"}]}',
         "b": b'{"object":"list","data":[{"id":"one","owned_by":"b"},{"id":"three"},{"no":"id"}]}',
@@ -474,7 +488,7 @@ async def test_C13_the_models_are_those_of_every_backend_that_answers(backend):
         assert (record.outcome, record.status) == (Outcome.COMPLETED, 200)
 
 
-async def test_C13_where_no_backend_lists_models_the_first_speaks_for_itself(backend):
+async def test_C13_where_no_backend_lists_models_the_first_speaks_for_itself(backend: StartBackend) -> None:
     engines = [await backend(always(reply(b'{"error":"key"}', "401 Unauthorized"))) for _ in range(2)]
     async with open_house(*engines) as house:
         answer = await house.ask(request("GET", "/v1/models"))
@@ -482,13 +496,13 @@ async def test_C13_where_no_backend_lists_models_the_first_speaks_for_itself(bac
         assert answer.body == b'{"error":"key"}'
 
 
-async def test_one_backend_answers_for_its_models_itself(backend):
+async def test_one_backend_answers_for_its_models_itself(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"data" : []}')))
     async with open_house(engine) as house:
         assert (await house.ask(request("GET", "/v1/models"))).body == b'{"data" : []}'
 
 
-async def test_a_cheap_request_goes_to_a_backend_that_has_its_model(backend):
+async def test_a_cheap_request_goes_to_a_backend_that_has_its_model(backend: StartBackend) -> None:
     engines = [await backend(always(reply(b'{"at":"%b"}' % name))) for name in (b"a", b"b")]
     named = [Backend("a", engines[0].url, models=("x",)), Backend("b", engines[1].url, models=("y",))]
     async with open_house(*named) as house:
@@ -497,9 +511,11 @@ async def test_a_cheap_request_goes_to_a_backend_that_has_its_model(backend):
             assert answer.body == b'{"at":"b"}'
 
 
-async def test_a_backends_key_replaces_the_clients(backend):
+async def test_a_backends_key_replaces_the_clients(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(Backend("a", engine.url, api_key="backend-key")) as house:
-        await house.ask(request(body=CHAT, headers=[("Authorization", "Bearer client-key"), ("x-api-key", "client-key")]))
+        await house.ask(
+            request(body=CHAT, headers=[("Authorization", "Bearer client-key"), ("x-api-key", "client-key")])
+        )
         assert engine.requests[0].all("Authorization") == ["Bearer backend-key"]
         assert engine.requests[0].all("x-api-key") == []

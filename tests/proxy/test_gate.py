@@ -28,7 +28,7 @@ async def turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def test_a_free_place_is_given_without_giving_up_the_turn():
+async def test_a_free_place_is_given_without_giving_up_the_turn() -> None:
     gate, controller = gate_of(1)
     coroutine = gate.enter(ticket(1))
     with pytest.raises(StopIteration) as stopped:
@@ -38,7 +38,7 @@ async def test_a_free_place_is_given_without_giving_up_the_turn():
     assert controller.balanced
 
 
-async def test_a_refusal_is_returned():
+async def test_a_refusal_is_returned() -> None:
     gate, controller = gate_of(1)
     controller.refuse = Reason.QUEUE_FULL
     verdict = await gate.enter(ticket(1))
@@ -46,7 +46,7 @@ async def test_a_refusal_is_returned():
     assert verdict.reason is Reason.QUEUE_FULL
 
 
-async def test_F37_one_place_wakes_one_waiter():
+async def test_F37_one_place_wakes_one_waiter() -> None:
     gate, controller = gate_of(1)
     first = await gate.enter(ticket(1))
     assert isinstance(first, Permit)
@@ -62,7 +62,7 @@ async def test_F37_one_place_wakes_one_waiter():
     assert controller.balanced
 
 
-async def test_a_waiter_that_is_cancelled_is_withdrawn():
+async def test_a_waiter_that_is_cancelled_is_withdrawn() -> None:
     gate, controller = gate_of(0)
     waiter = asyncio.create_task(gate.enter(ticket(1)))
     await turns()
@@ -73,7 +73,7 @@ async def test_a_waiter_that_is_cancelled_is_withdrawn():
     assert controller.granted == []
 
 
-async def test_F15_a_permit_for_a_waiter_cancelled_before_it_resumed_comes_back():
+async def test_F15_a_permit_for_a_waiter_cancelled_before_it_resumed_comes_back() -> None:
     """THE race: the verdict is set, the task has not resumed, the client hangs up."""
     gate, controller = gate_of(1)
     first = await gate.enter(ticket(1))
@@ -89,7 +89,7 @@ async def test_F15_a_permit_for_a_waiter_cancelled_before_it_resumed_comes_back(
     assert controller.balanced
 
 
-async def test_F15_a_permit_for_a_waiter_whose_cancellation_is_on_its_way_comes_back():
+async def test_F15_a_permit_for_a_waiter_whose_cancellation_is_on_its_way_comes_back() -> None:
     """The mirror of the race: the task is cancelled, has not run to withdraw, and now its verdict comes."""
     gate, controller = gate_of(1)
     first = await gate.enter(ticket(1))
@@ -108,7 +108,7 @@ async def test_F15_a_permit_for_a_waiter_whose_cancellation_is_on_its_way_comes_
     assert controller.balanced
 
 
-async def test_a_controller_that_raises_leaves_nobody_behind():
+async def test_a_controller_that_raises_leaves_nobody_behind() -> None:
     gate, controller = gate_of(1)
 
     def broken(_ticket: Ticket, _now: float) -> list[object]:
@@ -120,7 +120,7 @@ async def test_a_controller_that_raises_leaves_nobody_behind():
     assert gate._waiting == {}
 
 
-async def test_a_permit_given_back_twice_is_a_fault():
+async def test_a_permit_given_back_twice_is_a_fault() -> None:
     gate, _ = gate_of(1)
     permit = await gate.enter(ticket(1))
     assert isinstance(permit, Permit)
@@ -130,7 +130,7 @@ async def test_a_permit_given_back_twice_is_a_fault():
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_F15_a_storm_of_waiters_loses_no_permit(seed):
+async def test_F15_a_storm_of_waiters_loses_no_permit(seed: int) -> None:
     gate, controller = gate_of(3)
     chance = random.Random(seed)
 
@@ -155,7 +155,7 @@ async def test_F15_a_storm_of_waiters_loses_no_permit(seed):
     assert gate._waiting == {}
 
 
-async def test_the_timer_ticks_when_the_controller_asks_for_it():
+async def test_the_timer_ticks_when_the_controller_asks_for_it() -> None:
     gate, controller = gate_of(0)
     controller.wakeup = asyncio.get_running_loop().time() + 0.02
     due = controller.wakeup
@@ -169,7 +169,7 @@ async def test_the_timer_ticks_when_the_controller_asks_for_it():
     gate.leave(permit, Outcome.COMPLETED, None)
 
 
-async def test_an_earlier_wakeup_moves_the_timer_and_a_later_one_does_not():
+async def test_an_earlier_wakeup_moves_the_timer_and_a_later_one_does_not() -> None:
     gate, controller = gate_of(0)
     now = gate._clock()
     controller.wakeup = now + 1000
@@ -187,7 +187,7 @@ async def test_an_earlier_wakeup_moves_the_timer_and_a_later_one_does_not():
     assert gate._timer is None
 
 
-async def test_a_timer_that_fires_early_waits_for_the_rest():
+async def test_a_timer_that_fires_early_waits_for_the_rest() -> None:
     gate, controller = gate_of(0)
     controller.wakeup = gate._clock() + 1000
     gate._tick()
@@ -197,7 +197,7 @@ async def test_a_timer_that_fires_early_waits_for_the_rest():
     gate.close()
 
 
-async def test_findings_pass_and_a_backend_that_is_down_is_known():
+async def test_findings_pass_and_a_backend_that_is_down_is_known() -> None:
     gate, controller = gate_of(0)
     gate.note_health("a", Health.DOWN)
     assert gate.is_down("a")
@@ -210,7 +210,7 @@ async def test_findings_pass_and_a_backend_that_is_down_is_known():
     assert gate.state().lanes[0].depth == 0
 
 
-async def test_drain_refuses_whoever_comes_later():
+async def test_drain_refuses_whoever_comes_later() -> None:
     gate, _ = gate_of(1)
     gate.drain()
     assert gate.draining

@@ -11,21 +11,25 @@ from gateway.model import Outcome, Reason
 from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
+    SSE_HEAD,
     Message,
     Peer,
+    StartBackend,
     always,
     chunked,
     event,
     open_house,
     reply,
     request,
-    SSE_HEAD,
+    wait_until,
 )
 
 
 @pytest.mark.parametrize("body", [CHAT, CHAT_STREAM])
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.DRAINING])
-async def test_O04_P49_a_refusal_is_a_real_status_for_streams_too(backend, reason, body):
+async def test_O04_P49_a_refusal_is_a_real_status_for_streams_too(
+    backend: StartBackend, reason: Reason, body: bytes
+) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         house.controller.refuse, house.controller.retry_after = reason, 2.5
@@ -45,7 +49,7 @@ async def test_O04_P49_a_refusal_is_a_real_status_for_streams_too(backend, reaso
         assert (await client.ask(request(body=CHAT))).status == 200, "the connection stays open"
 
 
-async def test_P49_a_stream_that_times_out_in_the_queue_gets_a_real_status(backend):
+async def test_P49_a_stream_that_times_out_in_the_queue_gets_a_real_status(backend: StartBackend) -> None:
     async def long(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD + chunked(event("a")))
         await peer.ended()
@@ -56,22 +60,21 @@ async def test_P49_a_stream_that_times_out_in_the_queue_gets_a_real_status(backe
         await running.send(request(body=CHAT_STREAM))
         await running.head()
         await waiting.send(request(body=CHAT_STREAM))
-        while not house.controller.queue:
-            await asyncio.sleep(0.001)
+        await wait_until(lambda: house.controller.queue)
         house.expire(Reason.QUEUE_TIMEOUT)
         answer = await waiting.answer()
         assert answer.status == 429
         assert answer.get("x-gateway-shed-reason") == "queue_timeout"
 
 
-async def test_the_retry_hint_reaches_the_client(backend):
+async def test_the_retry_hint_reaches_the_client(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         house.controller.refuse, house.controller.should_retry = Reason.RETRY_BUDGET, False
         assert (await house.ask(request(body=CHAT))).get("x-should-retry") == "false"
 
 
-async def test_a_refusal_on_the_messages_route_has_anthropics_shape(backend):
+async def test_a_refusal_on_the_messages_route_has_anthropics_shape(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         house.controller.refuse = Reason.QUEUE_FULL
@@ -82,7 +85,9 @@ async def test_a_refusal_on_the_messages_route_has_anthropics_shape(backend):
 
 @pytest.mark.parametrize("target", ["/sleep", "/stopService", "/v1/../sleep", "/%73leep", "//sleep"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_S03_administration_of_the_engine_is_refused_and_the_setting_named(backend, method, target):
+async def test_S03_administration_of_the_engine_is_refused_and_the_setting_named(
+    backend: StartBackend, method: str, target: str
+) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         answer = await house.ask(request(method, target))
@@ -91,14 +96,14 @@ async def test_S03_administration_of_the_engine_is_refused_and_the_setting_named
         assert engine.requests == []
 
 
-async def test_administration_passes_where_the_operator_allows_it(backend):
+async def test_administration_passes_where_the_operator_allows_it(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, allow_admin_routes=True) as house:
         assert (await house.ask(request(target="/sleep"))).status == 200
         assert engine.requests[0].target == "/sleep"
 
 
-async def test_S18_a_path_that_cannot_be_read_is_400(backend):
+async def test_S18_a_path_that_cannot_be_read_is_400(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         answer = await house.ask(request("GET", "/v1/%25252525252525252573leep"))
@@ -113,7 +118,7 @@ async def test_S18_a_path_that_cannot_be_read_is_400(backend):
 EXPECT = [("Expect", "100-continue"), ("Content-Length", str(len(CHAT)))]
 
 
-async def test_P35_the_body_is_asked_for_when_it_is_wanted(backend):
+async def test_P35_the_body_is_asked_for_when_it_is_wanted(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"a":1}')))
     async with open_house(engine) as house:
         client = await house.client()
@@ -125,7 +130,7 @@ async def test_P35_the_body_is_asked_for_when_it_is_wanted(backend):
         assert engine.requests[0].get("Expect") is None
 
 
-async def test_a_body_that_came_unasked_is_not_asked_for(backend):
+async def test_a_body_that_came_unasked_is_not_asked_for(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await house.client()
@@ -133,7 +138,7 @@ async def test_a_body_that_came_unasked_is_not_asked_for(backend):
         assert (await client.head()).status == 200
 
 
-async def test_a_client_of_http_1_0_gets_no_interim_answer(backend):
+async def test_a_client_of_http_1_0_gets_no_interim_answer(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await house.client()
@@ -147,7 +152,9 @@ async def test_a_client_of_http_1_0_gets_no_interim_answer(backend):
     ("target", "length", "status"),
     [("/v1/chat/completions", 20 * 2**20, 413), ("/stopService", 10, 403)],
 )
-async def test_P35_a_refusal_comes_before_the_body_is_asked_for(backend, target, length, status):
+async def test_P35_a_refusal_comes_before_the_body_is_asked_for(
+    backend: StartBackend, target: str, length: int, status: int
+) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, max_body=2**20) as house:
         client = await house.client()
@@ -161,7 +168,7 @@ async def test_P35_a_refusal_comes_before_the_body_is_asked_for(backend, target,
 
 
 @pytest.mark.parametrize("reason", [Reason.QUEUE_FULL, Reason.DRAINING, Reason.NO_BACKEND])
-async def test_P35_saturated_it_refuses_before_the_body_is_asked_for(backend, reason):
+async def test_P35_saturated_it_refuses_before_the_body_is_asked_for(backend: StartBackend, reason: Reason) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         house.controller.refuse = reason
@@ -182,7 +189,7 @@ async def test_P35_saturated_it_refuses_before_the_body_is_asked_for(backend, re
 # --------------------------------------------------------------------------------------------------------------
 
 
-async def test_O13_a_thousand_connects_at_once_end_in_an_answer_or_a_clean_refusal(backend):
+async def test_O13_a_thousand_connects_at_once_end_in_an_answer_or_a_clean_refusal(backend: StartBackend) -> None:
     """4K-token prompts, a place for 50, a queue of 200: nobody is reset, nobody is forgotten."""
     engine = await backend(always(reply(b'{"a":1}')))
     prompt = json.dumps({"model": "m", "messages": [{"role": "user", "content": "word " * 4000}]}).encode()
@@ -208,7 +215,9 @@ async def test_O13_a_thousand_connects_at_once_end_in_an_answer_or_a_clean_refus
 # --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_is_known_by_its_key_its_address_or_the_header_that_the_operator_names(backend):
+async def test_a_client_is_known_by_its_key_its_address_or_the_header_that_the_operator_names(
+    backend: StartBackend,
+) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         for headers in (
@@ -228,7 +237,7 @@ async def test_a_client_is_known_by_its_key_its_address_or_the_header_that_the_o
         assert [ticket.client for ticket in house.controller.offered] == ["blue", one]
 
 
-async def test_the_same_call_has_the_same_fingerprint_and_another_has_not(backend):
+async def test_the_same_call_has_the_same_fingerprint_and_another_has_not(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     large = b"x" * 200_000
     calls = [
@@ -253,7 +262,7 @@ async def test_the_same_call_has_the_same_fingerprint_and_another_has_not(backen
 
 
 @pytest.mark.parametrize(
-    ("headers", "attempt", "timeout"),
+    ("headers", "attempt", "patience"),
     [
         ([], 0, None),
         ([("x-stainless-retry-count", "2"), ("x-stainless-read-timeout", "30")], 2, 30.0),
@@ -265,9 +274,11 @@ async def test_the_same_call_has_the_same_fingerprint_and_another_has_not(backen
         ([("x-stainless-read-timeout", "0")], 0, None),
     ],
 )
-async def test_what_sdks_say_of_their_patience_is_read(backend, headers, attempt, timeout):
+async def test_what_sdks_say_of_their_patience_is_read(
+    backend: StartBackend, headers: list[tuple[str, str]], attempt: int, patience: float | None
+) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         await house.ask(request(body=CHAT, headers=headers))
         ticket = house.controller.offered[0]
-        assert (ticket.attempt, ticket.read_timeout) == (attempt, timeout)
+        assert (ticket.attempt, ticket.read_timeout) == (attempt, patience)

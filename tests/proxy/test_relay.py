@@ -13,6 +13,8 @@ from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
     SSE_HEAD,
+    Message,
+    Peer,
     StartBackend,
     always,
     chunked,
@@ -137,7 +139,7 @@ async def test_an_encoded_stream_still_counts_as_output(backend: StartBackend) -
 
 @pytest.mark.parametrize("power", [0, 6, 12, 15, 16, 18, 20, 24])
 async def test_P24_no_size_is_a_cliff(backend: StartBackend, power: int) -> None:
-    async def echo(peer, message):
+    async def echo(peer: Peer, message: Message) -> None:
         await peer.send(reply(message.body, headers=[("Content-Type", "application/octet-stream")]))
 
     engine = await backend(echo)
@@ -154,7 +156,7 @@ async def test_P24_no_size_is_a_cliff(backend: StartBackend, power: int) -> None
 
 @pytest.mark.parametrize("power", [12, 16, 20])
 async def test_P24_no_size_of_a_chunk_is_a_cliff(backend: StartBackend, power: int) -> None:
-    async def stream(peer, message):
+    async def stream(peer: Peer, message: Message) -> None:
         await peer.send(SSE_HEAD + chunked(message.body) + b"0\r\n\r\n")
 
     engine = await backend(stream)
@@ -231,7 +233,7 @@ async def test_P11_head_and_events_pass_one_by_one(backend: StartBackend) -> Non
     """The backend sends an event only after the client has confirmed the one before: nothing can be held back."""
     confirmed: asyncio.Queue[int] = asyncio.Queue()
 
-    async def drip(peer, _message):
+    async def drip(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD)
         for index in range(50):
             await confirmed.get()
@@ -272,7 +274,7 @@ async def test_events_that_arrive_together_count_one_by_one(backend: StartBacken
 async def test_P30_P31_characters_may_straddle_chunks_at_every_offset(backend: StartBackend) -> None:
     text = event("中文🙂") + b"data: [DONE]\n\n"
 
-    async def split(peer, message):
+    async def split(peer: Peer, message: Message) -> None:
         at = int(message.get("X-Split") or 0)
         await peer.send(SSE_HEAD + chunked(text[:at]))
         await peer.send(chunked(text[at:]) + b"0\r\n\r\n")
@@ -350,7 +352,7 @@ async def test_P32_a_client_of_http_1_0_gets_no_chunks_and_yet_event_by_event(
 ) -> None:
     confirmed: asyncio.Queue[None] = asyncio.Queue()
 
-    async def drip(peer, _message):
+    async def drip(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD)
         for text in ("a", "b"):
             await confirmed.get()
@@ -386,7 +388,7 @@ async def test_P32_a_client_of_http_1_0_keeps_its_connection_where_the_length_is
 
 
 async def test_a_body_that_ends_with_the_connection_gets_chunks(backend: StartBackend) -> None:
-    async def until_close(peer, _message):
+    async def until_close(peer: Peer, _message: Message) -> None:
         await peer.send(b"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\n\r\n")
         await peer.send(b'{"a":1}')
         peer.close()
@@ -408,7 +410,7 @@ async def test_P34_answers_without_a_body_leave_the_connection_usable(backend: S
         "/plain204": b"HTTP/1.1 204 No Content\r\n\r\n",
     }
 
-    async def bodiless(peer, message):
+    async def bodiless(peer: Peer, message: Message) -> None:
         await peer.send(heads.get(message.target, reply(b'{"a":1}')))
 
     engine = await backend(bodiless)
@@ -533,7 +535,7 @@ async def test_server_timing_of_a_whole_answer(backend: StartBackend) -> None:
 async def test_server_timing_of_a_stream_ends_in_trailers_for_those_who_take_them(backend: StartBackend) -> None:
     release = asyncio.Event()
 
-    async def stream(peer, _message):
+    async def stream(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD)
         await release.wait()
         await peer.send(chunked(event("a")) + b"0\r\n\r\n")
@@ -561,7 +563,7 @@ async def test_server_timing_of_a_stream_ends_in_trailers_for_those_who_take_the
 
 
 async def test_requests_may_be_pipelined(backend: StartBackend) -> None:
-    async def echo(peer, message):
+    async def echo(peer: Peer, message: Message) -> None:
         await peer.send(reply(message.body))
 
     engine = await backend(echo)
@@ -609,7 +611,7 @@ async def test_no_request_meets_a_connection_that_the_backend_is_about_to_close(
     monkeypatch.setattr("gateway.proxy.upstream._PROOF", 50.0)
     closing = asyncio.Event()
 
-    async def stream_then_close(peer, _message):
+    async def stream_then_close(peer: Peer, _message: Message) -> None:
         await peer.send(SSE_HEAD + chunked(event("a")) + b"0\r\n\r\n")
         await closing.wait()
         peer.close()
@@ -633,7 +635,7 @@ async def test_P47_a_slow_reader_gets_all_of_it_and_holds_the_backend_back(backe
     size = 32 * 2**20
     sent = 0
 
-    async def flood(peer, _message):
+    async def flood(peer: Peer, _message: Message) -> None:
         nonlocal sent
         await peer.send(reply(b"", headers=[*JSON, ("Content-Length", str(size))], length=False))
         block = random.Random(0).randbytes(2**16)

@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,11 +22,13 @@ from tests.proxy.helpers import (
     Message,
     Peer,
     ScriptedBackend,
+    StartBackend,
     always,
     open_house,
     proxy_config,
     reply,
     request,
+    wait_until,
 )
 
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the proof is Linux's TCP_INFO")
@@ -45,7 +48,7 @@ async def closes_after_each(peer: Peer, _message: Message) -> None:
     peer.close()
 
 
-async def test_P06_a_backend_that_closes_idle_connections_costs_no_request(backend):
+async def test_P06_a_backend_that_closes_idle_connections_costs_no_request(backend: StartBackend) -> None:
     engine = await backend(closes_after_each)
     async with open_house(engine) as house:
         trust(house)
@@ -55,7 +58,9 @@ async def test_P06_a_backend_that_closes_idle_connections_costs_no_request(backe
         assert house.controller.outcomes == [Outcome.COMPLETED] * 50
 
 
-async def test_P06_an_end_that_the_loop_has_not_seen_yet_is_found_before_the_request_is_written(backend, monkeypatch):
+async def test_P06_an_end_that_the_loop_has_not_seen_yet_is_found_before_the_request_is_written(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     engine = await backend(closes_after_each)
     deafen(monkeypatch)
     async with open_house(engine) as house:
@@ -89,7 +94,9 @@ async def closed_by(engine: ScriptedBackend) -> None:
 
 
 @LINUX
-async def test_P06_a_post_that_met_a_closed_socket_is_sent_again_since_nothing_of_it_arrived(backend, monkeypatch):
+async def test_P06_a_post_that_met_a_closed_socket_is_sent_again_since_nothing_of_it_arrived(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last race: the end is under way while the request is written."""
     engine = await backend(closes_after_each)
     deafen(monkeypatch)
@@ -106,7 +113,9 @@ async def test_P06_a_post_that_met_a_closed_socket_is_sent_again_since_nothing_o
 
 
 @pytest.mark.parametrize(("method", "target"), [("POST", "/v1/chat/completions"), ("GET", "/health")])
-async def test_P06_what_arrived_on_a_reused_connection_is_sent_again_only_if_that_is_harmless(backend, method, target):
+async def test_P06_what_arrived_on_a_reused_connection_is_sent_again_only_if_that_is_harmless(
+    backend: StartBackend, method: str, target: str
+) -> None:
     async def once(peer: Peer, _message: Message) -> None:
         if len(engine.requests) == 2:
             peer.close()  # it has read the request, and goes
@@ -124,7 +133,7 @@ async def test_P06_what_arrived_on_a_reused_connection_is_sent_again_only_if_tha
         assert len(engine.requests) == (2 if method == "POST" else 3)
 
 
-async def test_a_connection_is_not_reused_before_its_backend_is_known_to_keep_such(backend):
+async def test_a_connection_is_not_reused_before_its_backend_is_known_to_keep_such(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await house.client()
@@ -145,7 +154,7 @@ async def test_a_connection_is_not_reused_before_its_backend_is_known_to_keep_su
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}surplus",
     ],
 )
-async def test_a_connection_that_is_not_to_be_reused_is_closed(backend, head):
+async def test_a_connection_that_is_not_to_be_reused_is_closed(backend: StartBackend, head: bytes) -> None:
     engine = await backend(always(head))
     async with open_house(engine) as house:
         trust(house)
@@ -156,7 +165,7 @@ async def test_a_connection_that_is_not_to_be_reused_is_closed(backend, head):
         await engine.deserted()
 
 
-async def test_bytes_that_nobody_asked_for_close_an_idle_connection(backend):
+async def test_bytes_that_nobody_asked_for_close_an_idle_connection(backend: StartBackend) -> None:
     speak = asyncio.Event()
 
     async def chatty(peer: Peer, _message: Message) -> None:
@@ -171,7 +180,7 @@ async def test_bytes_that_nobody_asked_for_close_an_idle_connection(backend):
         await engine.deserted()
 
 
-async def test_an_idle_connection_is_closed_when_its_time_is_over(backend):
+async def test_an_idle_connection_is_closed_when_its_time_is_over(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, upstream_keepalive=0.05) as house:
         clients = [await house.client() for _ in range(5)]
@@ -181,7 +190,7 @@ async def test_an_idle_connection_is_closed_when_its_time_is_over(backend):
         assert pool(house)._idle == {}
 
 
-async def test_an_idle_connection_past_its_time_is_not_used_even_before_it_is_swept(backend):
+async def test_an_idle_connection_past_its_time_is_not_used_even_before_it_is_swept(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, upstream_keepalive=1000.0) as house:
         trust(house)
@@ -194,14 +203,14 @@ async def test_an_idle_connection_past_its_time_is_not_used_even_before_it_is_sw
 
 
 @pytest.mark.parametrize("changes", [{"upstream_keepalive": 0.0}, {"max_idle": 0}])
-async def test_keeping_none_is_possible(backend, changes):
+async def test_keeping_none_is_possible(backend: StartBackend, changes: dict[str, Any]) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, **changes) as house:
         assert (await house.ask(request(body=CHAT))).status == 200
         await engine.deserted()
 
 
-async def test_no_more_are_kept_than_allowed(backend):
+async def test_no_more_are_kept_than_allowed(backend: StartBackend) -> None:
     gate = asyncio.Event()
 
     async def together(peer: Peer, _message: Message) -> None:
@@ -220,7 +229,7 @@ async def test_no_more_are_kept_than_allowed(backend):
         assert len(pool(house)._idle) == 3
 
 
-async def test_a_backend_that_answers_before_it_has_read_the_body_is_heard(backend):
+async def test_a_backend_that_answers_before_it_has_read_the_body_is_heard(backend: StartBackend) -> None:
     """413 in the middle of an upload: the answer passes, and the connection is not used again."""
 
     async def early(peer: Peer, _message: Message) -> None:
@@ -238,7 +247,7 @@ async def test_a_backend_that_answers_before_it_has_read_the_body_is_heard(backe
         assert house.controller.outcomes == [Outcome.CLIENT_ERROR]
 
 
-async def test_a_connection_attempt_into_nowhere_is_given_up():
+async def test_a_connection_attempt_into_nowhere_is_given_up() -> None:
     """A listener whose backlog is full drops what knocks: the same as an address behind a silent firewall."""
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
@@ -258,7 +267,7 @@ async def test_a_connection_attempt_into_nowhere_is_given_up():
             sock.close()
 
 
-async def test_a_connection_attempt_is_dropped_when_the_client_leaves():
+async def test_a_connection_attempt_is_dropped_when_the_client_leaves() -> None:
     with socket.socket() as full:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -271,8 +280,7 @@ async def test_a_connection_attempt_is_dropped_when_the_client_leaves():
         async with open_house(f"http://127.0.0.1:{full.getsockname()[1]}", connect_timeout=60.0) as house:
             client = await house.client()
             await client.send(request(body=CHAT))
-            while not house.controller.granted:
-                await asyncio.sleep(0.001)
+            await wait_until(lambda: house.controller.granted)
             client.close()
             assert (await house.records.count(1))[0].outcome is Outcome.CLIENT_GONE
             assert house.controller.balanced
@@ -280,7 +288,7 @@ async def test_a_connection_attempt_is_dropped_when_the_client_leaves():
             sock.close()
 
 
-async def test_a_name_that_does_not_resolve_is_no_connection():
+async def test_a_name_that_does_not_resolve_is_no_connection() -> None:
     async with open_house("http://no-such-host.invalid:1", connect_attempts=1) as house:
         assert (await house.ask(request(body=CHAT))).status == 502
 
@@ -299,7 +307,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command += ["-keyout", str(key), "-out", str(cert), "-days", "2", "-subj", "/CN=127.0.0.1"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1"]
     try:
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - a fixed command
     except FileNotFoundError:
         pytest.skip("needs the openssl command")
     both = folder / "both.pem"
@@ -337,7 +345,9 @@ async def tls_backend(certificate: Path, *, ask_for_client: bool) -> tuple[async
         (True, True, False, True, 502),
     ],
 )
-async def test_backends_with_https(certificate, verify, known, own, asked, status):
+async def test_backends_with_https(
+    certificate: Path, verify: bool, known: bool, own: bool, asked: bool, status: int
+) -> None:
     server, url = await tls_backend(certificate, ask_for_client=asked)
     tls = TlsConfig(verify, ca=str(certificate) if known else None, cert=str(certificate) if own else None)
     async with open_house(Backend("a", url), tls=tls, connect_attempts=1) as house:
@@ -348,7 +358,7 @@ async def test_backends_with_https(certificate, verify, known, own, asked, statu
     server.close()
 
 
-def test_the_default_port_follows_the_scheme():
+def test_the_default_port_follows_the_scheme() -> None:
     config = proxy_config()
     assert Upstream(Backend("a", "http://host"), config)._address == ("host", 80)
     assert Upstream(Backend("a", "https://host/v1"), config)._address == ("host", 443)
