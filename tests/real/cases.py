@@ -114,5 +114,5 @@ def lasting(mark: str, *, stream: bool, tokens: int = 100_000) -> Request:
 
 
 def slow_to_begin(mark: str) -> Request:
-    """A stream whose prompt nearly fills the context: its first token takes a second or so."""
-    return chat(STREAM, {"messages": [{"role": "user", "content": mark + LONG_TEXT[:12_000]}], "max_tokens": 100_000})
+    """A stream with a long prompt: its first token takes a good part of a second."""
+    return chat(STREAM, {"messages": [{"role": "user", "content": mark + LONG_TEXT[:6_000]}], "max_tokens": 100_000})

@@ -15,8 +15,8 @@ ANEW: Final = (
     (re.compile(rb'"id_slot":-?\d+'), rb'"id_slot":SLOT'),
 )
 
-# What the gateway adds to every answer (x-accel-buffering: to streams).
-ADDED: Final = {"x-request-id", "server-timing", "x-accel-buffering"}
+# What the gateway adds to every answer; the last two only to streams, where the engine does not send its own.
+ADDED: Final = {"x-request-id", "server-timing", "x-accel-buffering", "cache-control"}
 
 # What belongs to one connection (RFC 9110, 7.6.1) or frames the body on it (RFC 9112, 6).
 OF_THE_CONNECTION: Final = {"connection", "keep-alive", "transfer-encoding", "content-length"}

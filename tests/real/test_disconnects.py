@@ -92,7 +92,7 @@ def test_before_an_answer_that_is_not_streamed(
     leave: Leave, gateway: GatewayProcess, engine: LlamaCpp, tap: Tap
 ) -> None:
     mark = f"leaves before the answer, {leave.__name__}"
-    connection = sent(gateway.port, lasting(mark, stream=False, tokens=1000))
+    connection = sent(gateway.port, lasting(mark, stream=False, tokens=500))
     eventually(lambda: engine.running() == 1, "the engine writes the answer")
     leave(connection)
     (upstream,) = tap.that_heard(mark.encode())
@@ -143,9 +143,9 @@ def test_cancelled_streams_never_use_up_the_limit(gateway: GatewayProcess) -> No
 
 def test_all_leave_at_once(gateway: GatewayProcess, tap: Tap) -> None:
     """O17 (ray-project/ray#21438): what nobody waits for any more is never sent to the engine."""
-    crowd = [sent(gateway.port, lasting("one of a crowd", stream=bool(i % 2))) for i in range(40)]
+    crowd = [sent(gateway.port, lasting("one of a crowd", stream=i % 2 == 0)) for i in range(40)]
     eventually(lambda: gateway.waiting() == len(crowd) - 1, "one runs, the others wait")
-    for connection in crowd:
+    for connection in reversed(crowd):  # the one that runs leaves last: else the next would be sent in its place
         connection.close()
     eventually(lambda: gateway.waiting() == gateway.running() == 0, "all are gone")
     assert sum(upstream.heard.count(b"one of a crowd") for upstream in tap.connections) == 1

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
 import httpx2
@@ -17,13 +19,15 @@ from openai import AsyncOpenAI, OpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.real.cases import STREAM, chat, completion, lasting, message, response
+from tests.real.conftest import one_at_a_time, running_gateway
 from tests.real.gateway import GatewayProcess
+from tests.real.llamacpp import LlamaCpp
 from tests.real.process import eventually
 from tests.real.wire import Reply, Request, exchange, opened, sent
 
 pytestmark = pytest.mark.real
 
-MESSAGES: Final[list[ChatCompletionMessageParam]] = [{"role": "user", "content": "hello"}]
+SERIAL: Final = count()  # no two calls are alike: one that was refused before would count as a retry
 
 
 @contextmanager
@@ -68,7 +72,8 @@ def watched(gateway: GatewayProcess, max_retries: int) -> Iterator[tuple[OpenAI,
 
 
 def ask(client: OpenAI, *, stream: bool) -> Any:
-    return client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=4, stream=stream)
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": f"question {next(SERIAL)}"}]
+    return client.chat.completions.create(model="tiny", messages=messages, max_tokens=4, stream=stream)
 
 
 def retry_after_ms(headers: httpx2.Headers) -> float:
@@ -94,8 +99,9 @@ def test_the_sdk_raises_its_rate_limit_error(stream: bool, impatient_gateway: Ga
 async def test_the_async_sdk_raises_its_rate_limit_error(impatient_gateway: GatewayProcess) -> None:
     with taken(impatient_gateway):
         async with AsyncOpenAI(base_url=f"{impatient_gateway.url}/v1", api_key="any", max_retries=0) as client:
-            with pytest.raises(openai.RateLimitError, match="slow_down"):
-                await client.completions.create(model="tiny", prompt="hello", stream=True)
+            with pytest.raises(openai.RateLimitError) as refused:
+                await client.completions.create(model="tiny", prompt=f"question {next(SERIAL)}", stream=True)
+    assert (refused.value.type, refused.value.code) == ("rate_limit_error", "slow_down")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -119,6 +125,17 @@ def test_a_caller_never_sees_what_a_retry_mends(impatient_gateway: GatewayProces
         attempts.after_each = other.close  # the other one leaves while the SDK waits
         assert ask(client, stream=False).usage.completion_tokens == 4
     assert [attempt.status for attempt in attempts] == [429, 200]
+
+
+def test_in_lasting_overload_the_sdk_does_not_come_back(engine: LlamaCpp, tmp_path: Path) -> None:
+    settings = {"backends": one_at_a_time(engine.url), "max_wait": "100ms", "overload_after": "0s"}
+    with running_gateway(tmp_path, **settings) as gateway, taken(gateway):
+        for number in range(3):
+            assert exchange(gateway.port, lasting(f"one too many {number}", stream=True)).status == 429
+        eventually(lambda: bool(gateway.state()["overloaded"]), "more comes than can go")
+        with watched(gateway, max_retries=2) as (client, attempts), pytest.raises(openai.RateLimitError):
+            ask(client, stream=True)
+    assert [attempt.headers["x-should-retry"] for attempt in attempts] == ["false"]
 
 
 REFUSED: Final = {
