@@ -267,10 +267,10 @@ class StreamReader:
         if reason:
             self._ends -= 1
             self.complete = self.complete or self._ends <= 0
-            if reason in _FAILED_ENDS:
+            if isinstance(reason, str) and reason in _FAILED_ENDS:
                 self.fault = self.fault or Fault.FAILED
         if isinstance(choice.get("text"), str):
-            self._mark = b'"text":"'
+            self._mark, self._typed = b'"text":"', False
             return True
         delta = choice.get("delta")
         return isinstance(delta, dict) and self._read_delta(delta)
@@ -278,11 +278,11 @@ class StreamReader:
     def _read_delta(self, delta: dict[str, Any]) -> bool:
         for key in _DELTA_TEXT:
             if isinstance(delta.get(key), str) and delta[key]:
-                self._mark = b'"%b":"' % key.encode()
+                self._mark, self._typed = b'"%b":"' % key.encode(), False
                 return True
         if any(delta.get(key) for key in _DELTA_CALLS):
             return True
-        return delta.get("content") == "" and "role" not in delta
+        return delta.get("content") == "" and not delta.get("role")
 
     def _read_typed(self, kind: str, document: dict[str, Any]) -> bool:
         """An event of the Responses API, or of OpenAI's own audio streams."""

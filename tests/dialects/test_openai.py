@@ -204,6 +204,8 @@ def test_M10_the_engine_s_own_counts_are_what_is_reported() -> None:
         ({}, 0),
         ({"content": None}, 0),
         ({"content": ""}, 1),
+        ({"role": None, "content": "", "tool_calls": None}, 1),
+        ({"role": None, "content": None, "tool_calls": None}, 0),
         ({"content": "a"}, 1),
         ({"content": '"'}, 1),
         ({"role": "assistant", "content": "a"}, 1),
@@ -212,6 +214,7 @@ def test_M10_the_engine_s_own_counts_are_what_is_reported() -> None:
         ({"reasoning": "a"}, 1),
         ({"reasoning_content": "a"}, 1),
         ({"role": "assistant", "content": "", "reasoning_content": "a"}, 1),
+        ({"audio": {"data": "UklG"}}, 1),
         ({"role": "assistant", "content": "", "reasoning_content": ""}, 0),
         ({"refusal": "no"}, 1),
         ({"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}, 1),
@@ -251,7 +254,7 @@ def test_what_counts_as_output(delta: dict[str, Any], output: int, spaces: bool)
 def test_the_byte_search_and_the_parse_agree(deltas: list[dict[str, Any]], at: list[int]) -> None:
     def plain(delta: dict[str, Any]) -> bool:
         spoken = any(delta.get(key) for key in ("content", "reasoning_content", "reasoning", "tool_calls"))
-        return spoken or (delta.get("content") == "" and "role" not in delta)
+        return spoken or (delta.get("content") == "" and not delta.get("role"))
 
     stream = sse(*(chunk(delta) for delta in deltas))
     assert hear(reader(CHAT), cut(stream, at)).output == sum(map(plain, deltas))
@@ -363,7 +366,7 @@ PARTS = st.lists(
         b'{"type":"content_block_delta","delta":{"type":"text_delta","text":"a"}}', b'{"choices":[{"text":"a"}]}',
         b'{"choices":[3,null]}', b'{"usage":{"prompt_tokens":1}}', b"3", b"null", b"[]", b'{"choices":[{"delta":3}]}',
         b'{"type":3}', b"{", b'"content":"', b'{"timings":{"prompt_n":1}}',
-        b'{"response":{"usage":{"input_tokens":2}}}',
+        b'{"response":{"usage":{"input_tokens":2}}}', b'{"choices":[{"finish_reason":{"type":"stop"}}]}',
     ])
 )  # fmt: skip
 
