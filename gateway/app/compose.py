@@ -43,11 +43,12 @@ class Service:
         )
         observers: tuple[Observer, ...] = (metrics, self._access_log) if self._access_log else (metrics,)
         admission = admission_config(settings)
+        estimator = Estimator(admission.estimator)  # admission teaches it what the proxy asks it
         self.gateway = Gateway(
             proxy_config(settings),
             engines,
-            AdmissionController(admission, engines, random.uniform),
-            Estimator(admission.estimator),
+            AdmissionController(admission, engines, random.uniform, estimator),
+            estimator,
             observers,
         )
         token = settings.admin_token
