@@ -91,7 +91,7 @@ class ItemReader:
         if not self._delimited:
             return self._count(self._events.feed(data))
         joined = self._before + data
-        self._before = data[-1:]
+        self._before = joined[-1:]
         self._last = (self._last + data)[-_ITEM_MAX:]
         return joined.count(b"}\0") + joined.count(b"}\n")
 
