@@ -78,6 +78,8 @@ ANSWERS: Final[dict[str, Request]] = {
     "message, streamed": message(STREAM),
     "response": response(),
     "response, streamed": response(STREAM),
+    "embeddings": post("/v1/embeddings", {"model": "tiny", "input": ["hello 你好", "world"]}),
+    "embeddings, packed": post("/v1/embeddings", {"model": "tiny", "input": "hello", "encoding_format": "base64"}),
     "count of a message's tokens": post("/v1/messages/count_tokens", {"messages": MESSAGES[1:], "model": "tiny"}),
     "tokenize": post("/tokenize", {"content": "the world 你好", "with_pieces": True}),
     "detokenize": post("/detokenize", {"tokens": [300, 301, 302]}),
@@ -87,7 +89,7 @@ ANSWERS: Final[dict[str, Request]] = {
 }
 
 ERRORS: Final[dict[str, Request]] = {
-    "embeddings of a model without": post("/v1/embeddings", {"model": "tiny", "input": "hello"}),
+    "too long to embed": post("/v1/embeddings", {"model": "tiny", "input": LONG_TEXT}),
     "rerank by a model without": post("/v1/rerank", {"model": "tiny", "query": "a", "documents": ["b", "c"]}),
     "bad JSON": raw(b'{"model": '),
     "no body": raw(b""),

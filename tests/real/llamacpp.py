@@ -45,6 +45,8 @@ def serve(model: Path, port: int) -> None:
     parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = 1
     parameters.n_threads_http = 400  # one per open request, so that a burst waits in the engine and not before it
     parameters.n_batch = parameters.n_ubatch = 256
+    parameters.embedding = True  # as well as chat
+    parameters.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     parameters.cache_prompt, parameters.cache_ram_mib = False, 0  # what came before must not change an answer
     parameters.endpoint_metrics = parameters.endpoint_slots = True
     parameters.ui = parameters.warmup = False

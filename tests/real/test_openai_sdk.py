@@ -13,6 +13,7 @@ from openai.types.chat import ChatCompletionMessageParam
 from tests.real.cases import LONG_TEXT
 from tests.real.gateway import GatewayProcess
 from tests.real.process import eventually
+from tests.real.tiny_model import HIDDEN
 
 pytestmark = pytest.mark.real
 
@@ -71,6 +72,11 @@ def test_responses(client: OpenAI) -> None:
     assert events[-1].type == "response.completed"
 
 
+def test_embeddings(client: OpenAI) -> None:
+    answer = client.embeddings.create(model=MODEL, input=["hello", PROMPT])
+    assert [len(item.embedding) for item in answer.data] == [HIDDEN, HIDDEN]
+
+
 def test_models(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == [MODEL]
 
@@ -81,9 +87,9 @@ def test_errors_map_to_the_classes_of_the_sdk(client: OpenAI) -> None:
     assert too_long.value.type == "exceed_context_size_error"
     with pytest.raises(openai.NotFoundError, match="File Not Found"):
         client.images.generate(model=MODEL, prompt="a cat")
-    with pytest.raises(openai.InternalServerError, match="does not support embeddings") as embeddings:
-        client.embeddings.create(model=MODEL, input="hello")
-    assert embeddings.value.status_code == 501
+    with pytest.raises(openai.InternalServerError, match="does not support reranking") as reranking:
+        client.post("/rerank", cast_to=object, body={"model": MODEL, "query": "a", "documents": ["b"]})
+    assert reranking.value.status_code == 501
 
 
 def test_an_error_before_a_stream_is_no_stream(client: OpenAI) -> None:

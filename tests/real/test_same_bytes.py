@@ -91,7 +91,7 @@ def test_a_request_id_of_the_client_is_kept(gateway: GatewayProcess) -> None:
     eventually(lambda: [line["status"] for line in gateway.logged("trace-4711")] == [200], "it is in the access log")
 
 
-@pytest.mark.parametrize("name", ["embeddings of a model without", "bad JSON", "unknown path, posted", "too long"])
+@pytest.mark.parametrize("name", ["rerank by a model without", "bad JSON", "unknown path, posted", "too long"])
 def test_requests_that_the_engine_refuses_never_take_it_out(name: str, gateway: GatewayProcess) -> None:
     for _ in range(12):
         assert exchange(gateway.port, ERRORS[name]).status == exchange(gateway.port, ERRORS[name]).status >= 400
