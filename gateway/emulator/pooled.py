@@ -24,9 +24,8 @@ def embeddings(ask: Ask, identity: str, created: int) -> bytes:
         packed = base64.b64encode(struct.pack(f"<{DIMENSIONS}f", *vector)).decode()
         encoded: str | list[float] = packed if ask.document.get("encoding_format") == "base64" else vector
         data.append({"index": index, "object": "embedding", "embedding": encoded})
-    usage = {"prompt_tokens": ask.prompt_tokens, "total_tokens": ask.prompt_tokens, "completion_tokens": 0}
     head = {"id": f"embd-{identity}", "object": "list", "created": created, "model": ask.model}
-    return orjson.dumps(head | {"data": data, "usage": usage | {"prompt_tokens_details": None}})
+    return orjson.dumps(head | {"data": data, "usage": _usage(ask)})
 
 
 def rerank(ask: Ask, identity: str, _created: int) -> bytes:
@@ -44,6 +43,10 @@ def rerank(ask: Ask, identity: str, _created: int) -> bytes:
 def scores(ask: Ask, identity: str, created: int) -> bytes:
     """/score: as a rerank scores."""
     data = [{"index": i, "object": "score", "score": 1 / prompt} for i, (prompt, _) in enumerate(ask.work)]
-    usage = {"prompt_tokens": ask.prompt_tokens, "total_tokens": ask.prompt_tokens, "completion_tokens": 0}
     head = {"id": f"score-{identity}", "object": "list", "created": created, "model": ask.model}
-    return orjson.dumps(head | {"data": data, "usage": usage})
+    return orjson.dumps(head | {"data": data, "usage": _usage(ask)})
+
+
+def _usage(ask: Ask) -> dict[str, int | None]:
+    counts = {"prompt_tokens": ask.prompt_tokens, "total_tokens": ask.prompt_tokens, "completion_tokens": 0}
+    return counts | dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"))

@@ -207,8 +207,10 @@ class Completion(_Plain):
 
     def last(self, choice: int, index: int) -> bytes:
         """The last token with its reason."""
-        content = _TOKENS[index % len(_TOKENS)].decode()
-        return framed(self._chunk([self._body(choice, content, self._ask.reasons[choice])]))
+        body = self._body(choice, _TOKENS[index % len(_TOKENS)].decode(), self._ask.reasons[choice])
+        if self._ask.include_usage:
+            return framed(self._chunk([body]))
+        return framed(self._chunk([body], system_fingerprint=FINGERPRINT))
 
     def closing(self) -> bytes:
         """Usage where it was asked for, and the end mark."""
@@ -247,6 +249,25 @@ class Completion(_Plain):
         )
 
 
+_TURNS: Final[dict[str, list[int]]] = {"input_tokens_per_turn": [], "cached_tokens_per_turn": []}
+_OUTPUT_TURNS: Final[dict[str, list[int]]] = {"output_tokens_per_turn": [], "tool_output_tokens_per_turn": []}
+_UNUSED: Final = dict.fromkeys(
+    (
+        "max_tool_calls",
+        "previous_response_id",
+        "prompt",
+        "reasoning",
+        "text",
+        "top_logprobs",
+        "user",
+        "kv_transfer_params",
+        "ec_transfer_params",
+        "input_messages",
+        "output_messages",
+    )
+)
+
+
 class Responses(_Plain):
     """/v1/responses: typed events that carry a running number."""
 
@@ -263,9 +284,9 @@ class Responses(_Plain):
         status = "in_progress" if not ended else "incomplete" if cut else "completed"
         usage = {
             "input_tokens": self._ask.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0},
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0} | _TURNS,
             "output_tokens": self._output,
-            "output_tokens_details": {"reasoning_tokens": 0},
+            "output_tokens_details": {"reasoning_tokens": 0, "tool_output_tokens": 0} | _OUTPUT_TURNS,
             "total_tokens": self._ask.prompt_tokens + self._output,
         }
         return {
@@ -284,12 +305,13 @@ class Responses(_Plain):
             "top_p": 1.0,
             "background": False,
             "max_output_tokens": self._ask.document.get("max_output_tokens"),
-            "previous_response_id": None,
             "service_tier": "auto",
             "status": status,
             "truncation": "disabled",
             "usage": usage if ended else None,
-            "user": None,
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            **_UNUSED,
         }
 
     def _part(self) -> dict[str, Any]:
