@@ -280,9 +280,9 @@ def decide(end: End, relay: Relay) -> Outcome:
         return _ENDS[end]
     if relay.status in _BUSY:
         return Outcome.BACKEND_BUSY
-    if relay.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if relay.status >= HTTPStatus.INTERNAL_SERVER_ERROR and relay.status != HTTPStatus.NOT_IMPLEMENTED:
         return Outcome.BACKEND_ERROR
-    if relay.status >= HTTPStatus.BAD_REQUEST:
+    if relay.status >= HTTPStatus.BAD_REQUEST:  # 501 too: llama.cpp's answer to embeddings where it has none
         return Outcome.CLIENT_ERROR
     return _FAULTS[relay.fault]
 
