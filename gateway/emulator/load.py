@@ -228,10 +228,12 @@ class Load:
 
     async def _arrive(self) -> None:
         due = self._arrivals.expovariate(self._plan.rate)
-        while due < self._plan.duration and self._offered < self._plan.max_requests:
-            wait = self._started + due - self._now()
+        while self._offered < self._plan.max_requests:
+            wait = self._started + min(due, self._plan.duration) - self._now()
             if wait > 0:
                 await asyncio.sleep(wait)
+            if due >= self._plan.duration:
+                break
             self._lag = max(self._lag, self._now() - self._started - due)
             self._offered += 1
             task = asyncio.create_task(self._call(self._plan.mix(self._requests), due))
