@@ -1,7 +1,7 @@
 """Every setting of the gateway: one model, prefix ``GATEWAY_``; one class a section, in the order of the documents.
 
-A setting is added here, mapped in ``gateway/app.py``, and ``python -m gateway.settings`` writes it into the
-documents. Defaults come from the config of the room that the setting tunes.
+A setting is added here and mapped in ``plain.py`` or ``gateway/app/configs.py``; ``python -m gateway.settings``
+writes it into the documents. Defaults come from the config of the room that the setting tunes.
 """
 
 from __future__ import annotations

@@ -1,0 +1,80 @@
+"""Short requests among prompts of 128,000 tokens: they hardly notice, and the long ones finish.
+
+The emulated A100 runs with the engine flag ``--long-prefill-token-threshold 32``: what one step of the engine does
+with a long prompt is the engine's, how many of them meet in it is the gateway's. It runs six times as fast as it would,
+so that the test does not take five minutes; what is asserted is a ratio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from gateway.emulator.load import Load, Plan, Result, percentile
+from gateway.emulator.scenario import chat
+from tests.acceptance.engine import EmulatedEngine
+from tests.acceptance.engine import chat as request
+from tests.real.gateway import GatewayProcess
+from tests.real.wire import exchange
+
+PROFILE: Final = "a100-llama3-8b"
+SPEED: Final = 6
+RATE: Final = 5.0 * SPEED  # short requests a second
+WARM: Final = 4.0  # seconds at the start of a run that do not count: the first run finds the limit meanwhile
+MEASURED: Final = 18.0  # seconds that count: two long prompts take a little longer
+LONG: Final = 127_000  # tokens of a long prompt
+LONGS: Final = 2  # of them at once
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def shorts(url: str, seconds: float) -> Load:
+    """The same short requests, each time."""
+    return Load(url, Plan(chat(PROFILE, (100, 700), (20, 100)), RATE, seconds, timeout=60.0, grace=10.0))
+
+
+def ttft_p99(result: Result) -> float:
+    assert result.lag < 0.5, "the machine is too slow to offer this load"
+    window = [o for o in result.outcomes if WARM <= o.arrival < WARM + MEASURED]
+    values = [o.ttft for o in window if o.ttft is not None]
+    assert len(values) >= 0.99 * len(window), "short requests were refused"
+    assert len(values) > 300
+    found = percentile(values, 0.99)
+    assert found is not None
+    return found
+
+
+def finish_long(port: int) -> float:
+    """Send a long prompt until it is answered, waiting as long as one is told to; the seconds it took."""
+    began = time.monotonic()
+    message = {"role": "user", "content": "word " * LONG}
+    while True:
+        reply = exchange(port, request(PROFILE, max_tokens=50, messages=[message]))
+        if reply.status == 200:
+            assert reply.body.rstrip().endswith(b"data: [DONE]")
+            return time.monotonic() - began
+        assert reply.status == 429, reply
+        time.sleep(float(reply.header("retry-after") or 0))
+
+
+async def together(port: int, load: Load) -> tuple[Result, list[float]]:
+    """Short requests, and long prompts that begin with them."""
+    longs = asyncio.gather(*(asyncio.to_thread(finish_long, port) for _ in range(LONGS)))
+    return await load.run(), await longs
+
+
+def test_shorts_hardly_notice_long_prompts_and_those_finish(
+    engine: Callable[..., EmulatedEngine], gateway: Callable[..., GatewayProcess]
+) -> None:
+    backend = engine(PROFILE, "--speed", str(SPEED))
+    process = gateway(backends=backend.url)
+    alone = ttft_p99(asyncio.run(shorts(process.url, WARM + MEASURED).run()))
+    result, longs = asyncio.run(together(process.port, shorts(process.url, WARM + MEASURED)))
+    among = ttft_p99(result)
+    print(f"TTFT P99 alone {alone:.3f} s, among long prompts {among:.3f} s: {among / alone:.2f}; they took {longs} s")  # noqa: T201 - shown where it fails
+    assert max(longs) > WARM + MEASURED / 2, "the long prompts were too quick to show anything"
+    assert among <= 2.0 * alone
