@@ -6,9 +6,12 @@ caller chooses; token counts are model tokens; sizes are bytes.
 
 from __future__ import annotations
 
-import math
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, unique
+from operator import sub
 from typing import Final, Protocol
 
 # --------------------------------------------------------------------------------------------------------------
@@ -154,10 +157,10 @@ class Outcome(Enum):
 
     COMPLETED = "completed"  # the backend's answer reached its end (2xx)
     REFUSED = "refused"  # the gateway's own refusal; never settled, it held no permit
-    CLIENT_ERROR = "client_error"  # the backend answered 4xx (other than 429): the caller's fault
+    CLIENT_ERROR = "client_error"  # the backend answered 4xx (other than 429) or 501: the caller's fault
     CLIENT_GONE = "client_gone"  # the client left before the end
     BACKEND_BUSY = "backend_busy"  # backpressure: 429, 503, 529, or the same said inside a 200
-    BACKEND_ERROR = "backend_error"  # 5xx other than 503, or an error said inside a 200
+    BACKEND_ERROR = "backend_error"  # 5xx other than 501 and 503, or an error said inside a 200
     CONNECT_FAILED = "connect_failed"  # no connection; nothing of the request was sent
     BACKEND_LOST = "backend_lost"  # the connection ended or broke before the answer's end
     BACKEND_SILENT = "backend_silent"  # no byte for longer than the timeout
@@ -176,15 +179,15 @@ class Usage:
 class Gaps:
     """Gaps between output events of one stream: count, sum, and log buckets of at most 0.5 % relative error.
 
-    Bucket i holds gaps in (BASE**(i-1), BASE**i]; gaps at or under a microsecond share one bucket. Bounded at about
-    2,100 buckets for gaps up to 1,000 s, a few dozen in practice.
+    Bucket i holds gaps in (BASE**(i-1), BASE**i] seconds; those up to a microsecond share one bucket, and so do those
+    over 71 minutes. A few dozen buckets in practice, 2,230 at most.
     """
 
     __slots__ = ("buckets", "count", "total")
 
     BASE: Final = 1.01
-    _SCALE: Final = 1.0 / math.log(1.01)
-    _FLOOR: Final = 1e-6
+    _FIRST: Final = -1388  # the bucket that ends just above a microsecond
+    _EDGES: Final = [1.01**index * 1e6 for index in range(-1388, 841)]  # upper ends in microseconds
 
     def __init__(self) -> None:
         """Start empty."""
@@ -196,9 +199,25 @@ class Gaps:
         """Count ``times`` gaps of ``gap`` seconds each."""
         self.count += times
         self.total += gap * times
-        floored = gap if gap > self._FLOOR else self._FLOOR  # noqa: FURB136 - max() is a call on the path of every chunk
-        index = math.ceil(math.log(floored) * self._SCALE)
+        index = self._FIRST + bisect_left(self._EDGES, gap * 1e6)
         self.buckets[index] = self.buckets.get(index, 0) + times
+
+    @classmethod
+    def between(cls, stamps: Sequence[int]) -> Gaps:
+        """The gaps between instants in microseconds that never fall.
+
+        They are sorted first, so that a bucket is looked up once and not once for each gap.
+        """
+        found = cls()
+        gaps = sorted(map(sub, stamps[1:], stamps))
+        edges, last, start = cls._EDGES, len(cls._EDGES), 0
+        while start < len(gaps):
+            place = bisect_left(edges, gaps[start])
+            end = bisect_right(gaps, edges[place], start) if place < last else len(gaps)
+            found.buckets[cls._FIRST + place] = end - start
+            start = end
+        found.count, found.total = len(gaps), sum(gaps) / 1e6
+        return found
 
     @classmethod
     def value(cls, index: int) -> float:
@@ -206,11 +225,20 @@ class Gaps:
         return float(cls.BASE**index * 2.0 / (1.0 + cls.BASE))
 
 
+STAMPS_MAX: Final = 131_072  # stamps kept of one stream: half a MiB
+
+
 @dataclass(slots=True)
 class Timeline:
     """The instants of one request; marked as they happen, None until then.
 
-    ``output_events`` counts output chunks as the dialect reads them (measurements.md: chunks, not tokens).
+    ``output_events`` counts output chunks as the dialect reads them: chunks, not tokens. ``stamps`` are their instants
+    in whole microseconds since ``received``, for the first ``STAMPS_MAX`` chunks and the first 71 minutes; it is also
+    what a chunk costs least to note, so gaps are worked out from it when somebody asks.
+
+    What counts as output differs between versions of ``vllm bench serve``. ``blanks`` are stamps of chunks that have a
+    choice but no output (the role, a bare finish reason): 0.32.0 takes them for tokens. ``unheard`` are stamps of
+    output events that 0.33.0 does not count: it reads ``reasoning`` and not the older ``reasoning_content``.
     """
 
     received: float
@@ -223,7 +251,47 @@ class Timeline:
     last_output: float | None = None
     finished: float | None = None
     output_events: int = 0
-    gaps: Gaps = field(default_factory=Gaps)
+    stamps: array[int] = field(default_factory=lambda: array("I"))
+    blanks: array[int] | None = None
+    unheard: array[int] | None = None
+    _gaps: Gaps = field(default_factory=Gaps, init=False, repr=False)
+
+    def output(self, events: int, now: float) -> None:
+        """Mark ``events`` (>= 1) output events at ``now``. This is on the path of every chunk."""
+        if self.first_output is None:
+            self.first_output = now
+        self.last_output = now
+        self.output_events += events
+        if self.output_events <= STAMPS_MAX:
+            try:
+                stamp = int((now - self.received) * 1e6)
+                if events == 1:
+                    self.stamps.append(stamp)
+                else:
+                    self.stamps.extend((stamp,) * events)
+            except OverflowError:  # more than 71 minutes
+                pass
+
+    def aside(self, blanks: int, unheard: int, now: float) -> None:
+        """Mark what ``ResponseReader.asides`` told at ``now``."""
+        if blanks:
+            self.blanks = self._marked(self.blanks, blanks, now)
+        if unheard:
+            self.unheard = self._marked(self.unheard, unheard, now)
+
+    def _marked(self, stamps: array[int] | None, chunks: int, now: float) -> array[int]:
+        stamps = array("I") if stamps is None else stamps
+        stamp = int((now - self.received) * 1e6)
+        if stamp < 1 << 32:
+            stamps.extend((stamp,) * min(chunks, STAMPS_MAX - len(stamps)))
+        return stamps
+
+    @property
+    def gaps(self) -> Gaps:
+        """Gaps between the output events so far, of those that have stamps."""
+        if self._gaps.count + 1 < len(self.stamps):
+            self._gaps = Gaps.between(self.stamps)
+        return self._gaps
 
 
 @dataclass(slots=True)

@@ -77,6 +77,8 @@ class MessageReader:
 
     __slots__ = ("_events", "complete", "fault", "usage")
 
+    asides = None
+
     def __init__(self) -> None:
         """Start before the first byte."""
         self.usage: Usage | None = None

@@ -46,6 +46,14 @@ class ResponseReader(Protocol):
     def between_events(self) -> bool:
         """No event is cut in two at this point: ``Dialect.stream_failure`` may be appended to what was relayed."""
 
+    @property
+    def asides(self) -> tuple[int, int] | None:
+        """What the last call of ``feed`` or ``finish`` found that benchmark clients count otherwise; None as a rule.
+
+        (chunks with a choice but no output, output events that ``vllm bench serve`` 0.33.0 does not take for output);
+        see ``Timeline``.
+        """
+
     def feed(self, data: bytes) -> int:
         """Take the next bytes; return how many output events (chunks with output) ended in them."""
 

@@ -1,8 +1,9 @@
 """OpenAI's API as vLLM, SGLang, MindIE, LMDeploy, TGI, llama.cpp and GPUStack serve it: routes, requests, replies.
 
 What counts as output follows ``vllm bench serve`` 0.33.0: a chunk whose delta has content, reasoning or a tool call, or
-empty content without a role; a delta with nothing but a role is none. (0.33.0 leaves ``reasoning_content`` out, which
-is output all the same.) On the completions route every chunk with a choice is output.
+empty content without a role; a delta with nothing but a role is none. What 0.33.0 leaves out is output all the same
+(``reasoning_content``, refusals, audio), and told as an aside; so are the chunks that 0.32.0 counts without output. On
+the completions route every chunk with a choice is output.
 """
 
 from __future__ import annotations
@@ -105,8 +106,11 @@ _ENDS: Final = frozenset({
 _FAILED_ENDS: Final = frozenset({"abort", "error"})  # finish reasons of vLLM and SGLang
 _ENDED: Final = b'"finish_reason":"'
 _COUNTED: Final = b'"usage":{'
-_DELTA_TEXT: Final = ("content", "reasoning_content", "reasoning", "refusal")
-_DELTA_CALLS: Final = ("tool_calls", "function_call", "audio")
+_HEARD_TEXT: Final = ("content", "reasoning")
+_HEARD_CALLS: Final = ("tool_calls", "function_call")
+_UNHEARD_TEXT: Final = ("reasoning_content", "refusal")
+_HEARD_TOO: Final = re.compile(rb'"(?:content|reasoning)":"|"(?:tool_calls|function_call)":[\[{]')
+_BLANK, _UNHEARD, _HEARD = range(3)  # what a choice of a chunk may be
 
 
 class OpenAI:
@@ -187,17 +191,31 @@ class StreamReader:
     behind it, or an event type. JSON is parsed only where that fails.
     """
 
-    __slots__ = ("_ends", "_events", "_late_usage", "_mark", "_single", "_typed", "_usage", "complete", "fault")
+    __slots__ = (
+        "_ends",
+        "_events",
+        "_late_usage",
+        "_mark",
+        "_single",
+        "_typed",
+        "_unheard",
+        "_usage",
+        "asides",
+        "complete",
+        "fault",
+    )
 
     def __init__(self, choices: int) -> None:
         """Start before the first byte; ``choices`` finish reasons end the stream where [DONE] is missing."""
         self.fault: Fault | None = None
         self.complete = False
+        self.asides: tuple[int, int] | None = None
         self._events = EventReader()
         self._ends = choices
         self._single = choices == 1
         self._mark = b'"content":"'
         self._typed = False  # the mark is a whole event type: nothing has to follow it
+        self._unheard = False  # what has the mark and nothing else is unheard
         self._usage: Usage | None = None
         self._late_usage: bytes | None = None  # the last chunk that carries usage, unparsed
 
@@ -217,12 +235,15 @@ class StreamReader:
     def feed(self, data: bytes) -> int:
         """See ``ResponseReader``."""
         output = 0
+        self.asides = None
         for payload in self._events.feed(data):
             at = payload.find(self._mark)
-            if at < 0 or payload.find(_ENDED) >= 0:
+            if at < 0 or payload.find(_ENDED) >= 0 or (self._unheard and _HEARD_TOO.search(payload)):
                 output += self._read(payload)
             elif self._typed or not payload.startswith(b'"', at + len(self._mark)):
                 output += 1
+                if self._unheard:
+                    self._note(_UNHEARD)
                 if payload.find(_COUNTED, at) >= 0:
                     self._late_usage = payload
             else:
@@ -231,10 +252,15 @@ class StreamReader:
 
     def finish(self) -> int:
         """See ``ResponseReader``."""
+        self.asides = None
         output = sum(self._read(payload) for payload in self._events.finish())
         if self._events.stray and not self.complete and self.fault is None:
             self.fault = fault_in(self._events.stray.decode(errors="replace"))
         return output
+
+    def _note(self, found: int) -> None:
+        blanks, unheard = self.asides or (0, 0)
+        self.asides = (blanks + (found == _BLANK), unheard + (found == _UNHEARD))
 
     def _read(self, payload: bytes) -> bool:
         """Take one event; whether it has output."""
@@ -249,7 +275,7 @@ class StreamReader:
             self.fault = fault
         choices = document.get("choices")
         if isinstance(choices, list):
-            return sum(self._read_choice(choice) for choice in choices if isinstance(choice, dict)) > 0
+            return bool(choices) and self._read_choices(choices)
         kind = document.get("type")
         return isinstance(kind, str) and self._read_typed(kind, document)
 
@@ -262,7 +288,13 @@ class StreamReader:
             self.complete = self.complete or b'"type":"response.completed"' in payload
         return False
 
-    def _read_choice(self, choice: dict[str, Any]) -> bool:
+    def _read_choices(self, choices: list[Any]) -> bool:
+        found = max((self._read_choice(choice) for choice in choices if isinstance(choice, dict)), default=_BLANK)
+        if found != _HEARD:
+            self._note(found)
+        return found != _BLANK
+
+    def _read_choice(self, choice: dict[str, Any]) -> int:
         reason = choice.get("finish_reason")
         if reason:
             self._ends -= 1
@@ -270,19 +302,26 @@ class StreamReader:
             if isinstance(reason, str) and reason in _FAILED_ENDS:
                 self.fault = self.fault or Fault.FAILED
         if isinstance(choice.get("text"), str):
-            self._mark, self._typed = b'"text":"', False
-            return True
+            self._mark, self._typed, self._unheard = b'"text":"', False, False
+            return _HEARD
         delta = choice.get("delta")
-        return isinstance(delta, dict) and self._read_delta(delta)
+        return self._read_delta(delta) if isinstance(delta, dict) else _BLANK
 
-    def _read_delta(self, delta: dict[str, Any]) -> bool:
-        for key in _DELTA_TEXT:
+    def _read_delta(self, delta: dict[str, Any]) -> int:
+        if self._find_text(delta, _HEARD_TEXT, unheard=False) or any(delta.get(key) for key in _HEARD_CALLS):
+            return _HEARD
+        unheard = self._find_text(delta, _UNHEARD_TEXT, unheard=True) or bool(delta.get("audio"))
+        if delta.get("content") == "" and not delta.get("role"):  # a token without text
+            return _UNHEARD if "role" in delta else _HEARD
+        return _UNHEARD if unheard else _BLANK
+
+    def _find_text(self, delta: dict[str, Any], keys: tuple[str, ...], *, unheard: bool) -> bool:
+        """Whether ``delta`` has text under one of ``keys``; if so, that is what the next chunks are searched for."""
+        for key in keys:
             if isinstance(delta.get(key), str) and delta[key]:
-                self._mark, self._typed = b'"%b":"' % key.encode(), False
+                self._mark, self._typed, self._unheard = b'"%b":"' % key.encode(), False, unheard
                 return True
-        if any(delta.get(key) for key in _DELTA_CALLS):
-            return True
-        return delta.get("content") == "" and not delta.get("role")
+        return False
 
     def _read_typed(self, kind: str, document: dict[str, Any]) -> bool:
         """An event of the Responses API, or of OpenAI's own audio streams."""
@@ -294,5 +333,5 @@ class StreamReader:
             return False
         if not kind.endswith(".delta"):
             return False
-        self._mark, self._typed = b'"type":"%b"' % kind.encode(), True
+        self._mark, self._typed, self._unheard = b'"type":"%b"' % kind.encode(), True, False
         return True

@@ -61,6 +61,8 @@ class ItemReader:
 
     __slots__ = ("_before", "_delimited", "_events", "_last", "complete", "fault")
 
+    asides = None
+
     def __init__(self) -> None:
         """Start before the first byte."""
         self.fault: Fault | None = None

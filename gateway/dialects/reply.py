@@ -132,6 +132,7 @@ class BodyReader:
 
     __slots__ = ("_body", "_json", "_size", "_success", "complete", "fault", "usage")
 
+    asides = None
     between_events = False
 
     def __init__(self, status: int, content_type: str) -> None:
@@ -182,6 +183,7 @@ class UnreadReader:
 
     usage: Usage | None = None
     fault: Fault | None = None
+    asides = None
     between_events = False
 
     def __init__(self) -> None:

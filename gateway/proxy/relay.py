@@ -40,6 +40,7 @@ class End(Enum):
     CONNECT_FAILED = "connect_failed"  # nothing of the request was sent
     NO_DESCRIPTORS = "no_descriptors"  # the gateway itself could not open a socket
     LOST = "lost"
+    TURNED_AWAY = "turned_away"  # closed without a byte, by a kind of engine that says so that it is full
     SILENT = "silent"
     EMPTY = "empty"  # a success without a byte where output was due
     STALE = "stale"  # a reused connection was dead before the request reached the backend
@@ -210,6 +211,8 @@ class Relay:
         stale = connection is not None and connection.reused and not connection.answered
         if stale and connection is not None and (self._wire.terms.method in _IDEMPOTENT or connection.unreached()):
             self._finish(End.STALE)
+        elif connection is not None and not connection.answered and connection.closed_when_full:
+            self._fail(End.TURNED_AWAY, error)
         else:
             self._fail(End.LOST, error)
 
@@ -224,22 +227,14 @@ class Relay:
             _log.exception("the reader of %s stumbled over an answer", self._dialect.name)
             self._reader = None
             return
-        if events and self._streamed:
-            self._output(events, now)
-
-    def _output(self, events: int, now: float) -> None:
-        timeline = self._timeline
-        timeline.output_events += events
-        simultaneous = events - 1
-        if timeline.last_output is None:
-            timeline.first_output = now
-        else:
-            timeline.gaps.add(now - timeline.last_output)
-        if simultaneous:
-            timeline.gaps.add(0.0, simultaneous)
-        timeline.last_output = now
-        if self._progress is not None:
-            self._progress.output(events, now)
+        if not self._streamed:
+            return
+        if events:
+            self._timeline.output(events, now)
+            if self._progress is not None:
+                self._progress.output(events, now)
+        if reader.asides is not None:
+            self._timeline.aside(*reader.asides, now)
 
     def _empty(self) -> bool:
         head = self._held
@@ -352,6 +347,7 @@ FAILURES: Final = {
         HTTPStatus.BAD_GATEWAY,
         "bad_gateway",
     ),
+    End.TURNED_AWAY: ("The backend is full.", HTTPStatus.TOO_MANY_REQUESTS, "slow_down"),
     End.EMPTY: ("The backend sent an empty answer.", HTTPStatus.BAD_GATEWAY, "bad_gateway"),
     End.SILENT: ("The backend sent nothing for too long.", HTTPStatus.GATEWAY_TIMEOUT, "gateway_timeout"),
 }
@@ -366,6 +362,7 @@ class _Opaque:
 
     usage: Usage | None = None
     fault: Fault | None = None
+    asides = None
     complete = False
     between_events = False
 

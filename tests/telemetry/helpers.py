@@ -71,12 +71,9 @@ def timeline(*, queued: float = 0.0, backend_ttft: float = 0.5, gap: float = 0.0
     line.admitted = line.offered + queued if line.offered is not None else None
     line.sent = 100.003 + queued
     line.headers = line.sent + backend_ttft / 2
-    line.first_output = line.sent + backend_ttft
-    line.last_output = line.first_output + gap * (events - 1)
-    line.finished = line.last_output + 0.001
-    line.output_events = events
-    for _ in range(events - 1):
-        line.gaps.add(gap)
+    for event in range(events):
+        line.output(1, line.sent + backend_ttft + gap * event)
+    line.finished = (line.last_output or line.sent) + 0.001
     return line
 
 

@@ -200,8 +200,11 @@ def test_m12_wrong_buckets_are_refused_by_name(wrong: dict[str, tuple[float, ...
 
 def test_gaps_are_counted_in_one_batch_with_their_exact_sum() -> None:
     line = timeline(events=1)
+    now = line.last_output or 0.0
     for gap, times in ((0.0005, 3), (0.02, 100), (0.6, 2), (9.0, 1)):
-        line.gaps.add(gap, times)
+        for _ in range(times):
+            now += gap
+            line.output(1, now)
     source = observed(record(timeline=line), record(timeline=line))
     counts = buckets(source, "gateway_inter_token_latency_seconds", model="qwen3-8b")
     assert counts["0.001"] == 6
