@@ -110,11 +110,18 @@ ERRORS: Final[dict[str, Request]] = {
 }
 
 
+def marked(mark: str, *parts: dict[str, Any]) -> Request:
+    """A chat that is known by ``mark``: on the wire in its prompt, in the access log as its id."""
+    asked = chat({"messages": [{"role": "user", "content": mark}]}, *parts)
+    return Request(asked.method, asked.path, asked.body, (("X-Request-Id", mark),))
+
+
 def lasting(mark: str, *, stream: bool, tokens: int = 100_000) -> Request:
-    """A chat that runs for a millisecond a token, at the most until the context is full; the wire shows ``mark``."""
-    return chat({"messages": [{"role": "user", "content": mark}], "max_tokens": tokens, "stream": stream})
+    """A marked chat that runs for a millisecond a token, at the most until the context is full."""
+    return marked(mark, {"max_tokens": tokens, "stream": stream})
 
 
 def slow_to_begin(mark: str) -> Request:
-    """A stream with a long prompt: its first token takes a good part of a second."""
-    return chat(STREAM, {"messages": [{"role": "user", "content": mark + LONG_TEXT[:6_000]}], "max_tokens": 100_000})
+    """A marked stream with a long prompt: its first token takes a good part of a second."""
+    long = {"messages": [{"role": "user", "content": mark + LONG_TEXT[:6_000]}], "max_tokens": 100_000}
+    return marked(mark, STREAM, long)

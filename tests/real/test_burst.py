@@ -21,7 +21,7 @@ from tests.real.process import PATIENCE, eventually
 pytestmark = pytest.mark.real
 
 CROWD: Final = 300
-TOKENS: Final = 8
+TOKENS: Final = 4
 
 
 @dataclass(frozen=True)

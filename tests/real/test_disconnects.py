@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real.cases import chat, lasting, slow_to_begin
+from tests.real.cases import chat, lasting, marked, slow_to_begin
 from tests.real.gateway import GatewayProcess
 from tests.real.llamacpp import CONTEXT, LlamaCpp
 from tests.real.process import Program, eventually
@@ -59,6 +59,12 @@ def at_rest(gateway: GatewayProcess, engine: LlamaCpp) -> None:
     eventually(lambda: engine.running() == 0, "the engine has no request in a slot")
 
 
+def left(gateway: GatewayProcess, mark: str) -> None:
+    """The gateway knows that the client left, and nothing else went wrong."""
+    outcomes = ["client_gone"]
+    eventually(lambda: [line["outcome"] for line in gateway.logged(mark)] == outcomes, f"the log says: {outcomes}")
+
+
 def tokens_made(engine: LlamaCpp) -> float:
     return engine.figure("tokens_predicted_total")
 
@@ -70,6 +76,7 @@ def test_while_streaming(leave: Leave, gateway: GatewayProcess, engine: LlamaCpp
         assert response.read1().startswith(b"data: ")
         assert engine.running() == gateway.running() == 1
         leave(connection)
+    left(gateway, mark)
     at_rest(gateway, engine)
     (upstream,) = tap.that_heard(mark.encode())
     assert upstream.closed.is_set()
@@ -82,6 +89,7 @@ def test_before_the_first_token_of_a_stream(leave: Leave, gateway: GatewayProces
     connection = sent(gateway.port, slow_to_begin(mark))
     eventually(lambda: engine.running() == 1, "the engine reads the prompt")
     leave(connection)
+    left(gateway, mark)
     (upstream,) = tap.that_heard(mark.encode())
     eventually(upstream.closed.is_set, "the gateway ended its own request")
     at_rest(gateway, engine)
@@ -95,6 +103,7 @@ def test_before_an_answer_that_is_not_streamed(
     connection = sent(gateway.port, lasting(mark, stream=False, tokens=500))
     eventually(lambda: engine.running() == 1, "the engine writes the answer")
     leave(connection)
+    left(gateway, mark)
     (upstream,) = tap.that_heard(mark.encode())
     eventually(upstream.closed.is_set, "the gateway ended its own request")
     eventually(lambda: gateway.running() == 0, "the permit is back")
@@ -102,17 +111,18 @@ def test_before_an_answer_that_is_not_streamed(
 
 def test_while_queued(leave: Leave, gateway: GatewayProcess, engine: LlamaCpp, tap: Tap) -> None:
     with opened(gateway.port, lasting("goes before it", stream=True)):
-        waiting = sent(gateway.port, chat({"messages": [{"role": "user", "content": "leaves the queue"}]}))
-        behind = sent(gateway.port, chat({"messages": [{"role": "user", "content": "waits on behind it"}]}))
+        waiting = sent(gateway.port, marked(f"{leave.__name__} in the queue"))
+        behind = sent(gateway.port, marked(f"{leave.__name__} before it"))
         eventually(lambda: gateway.waiting() == 2, "two requests wait")
         leave(waiting)
+        left(gateway, f"{leave.__name__} in the queue")
         eventually(lambda: gateway.waiting() == 1, "the place in the queue is free")
         assert gateway.running() == engine.running() == 1
     with closing(behind), behind.getresponse() as answer:
         assert answer.status == http.HTTPStatus.OK
         answer.read()
-    assert tap.that_heard(b"waits on behind it")
-    assert not tap.that_heard(b"leaves the queue")
+    assert tap.that_heard(f"{leave.__name__} before it".encode())
+    assert not tap.that_heard(f"{leave.__name__} in the queue".encode())
 
 
 @pytest.mark.parametrize("manner", ["stream", "whole"])
@@ -128,6 +138,7 @@ def test_when_the_client_is_killed(
             eventually(lambda: "data: " in client.tail(), "the client reads the stream")
     finally:
         client.kill()
+    left(gateway, mark)
     (upstream,) = tap.that_heard(mark.encode())
     eventually(upstream.closed.is_set, "the gateway ended its own request")
     eventually(lambda: gateway.running() == 0, "the permit is back")
@@ -148,4 +159,4 @@ def test_all_leave_at_once(gateway: GatewayProcess, tap: Tap) -> None:
     for connection in reversed(crowd):  # the one that runs leaves last: else the next would be sent in its place
         connection.close()
     eventually(lambda: gateway.waiting() == gateway.running() == 0, "all are gone")
-    assert sum(upstream.heard.count(b"one of a crowd") for upstream in tap.connections) == 1
+    assert sum(upstream.heard.count(b"X-Request-Id: one of a crowd") for upstream in tap.connections) == 1
