@@ -26,6 +26,7 @@ ENOUGH_DROPS: Final = 3
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
 STALE_WINDOWS: Final = 5
 KV_FULL: Final = 0.95
+LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
 HALF: Final = 0.5  # of the target: far from it
 NEAR: Final = 0.8
 PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
@@ -118,7 +119,6 @@ class AdaptiveLimit:
         self._probe = PROBE  # the next step beyond it
         self._stale = 0  # windows at the floor with the pace still over
         self._whole = False  # the pace is that of answers in one piece
-        self._period = config.window
         self._guard = TokenGuard(config.token_limit)
         self.value = float(min(max(config.initial, config.minimum), config.maximum))
         self.tokens = self._guard.value
@@ -148,12 +148,15 @@ class AdaptiveLimit:
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Decide if a decision is due."""
         if self._ramping:
-            if window.unstarted > 0.1 * window.inflight and window.age < self._config.window:
+            if window.unstarted > 0.1 * window.inflight and window.age < PATIENCE * self._config.window:
                 return
             self._ramping = False
             window.restart()
         self._choose_mode(window)
-        if window.age >= self._period and (self._enough(window) or window.age > PATIENCE * self._period):
+        period = self._config.window
+        if self._whole and window.e2e:
+            period = max(period, 0.5 * window.e2e)  # completions lag
+        if window.age >= period and (self._enough(window) or window.age > PATIENCE * period):
             self._decide(window, kv_usage, now)
             window.restart()
 
@@ -167,7 +170,6 @@ class AdaptiveLimit:
         if whole is not self._whole:
             self._whole = whole
             self.pace = Ratio(0.25)
-        self._period = max(self._config.window, 0.5 * window.e2e) if whole and window.e2e else self._config.window
 
     def _enough(self, window: Window) -> bool:
         return (
@@ -196,30 +198,40 @@ class AdaptiveLimit:
     # ------------------------------------------------------------------------------------------- what it reads
 
     def _read_pace(self, window: Window) -> Reading:
-        seconds, tokens = window.new_seconds, float(window.new_tokens)
-        base, tolerance = window.base_stream.value, self._config.tolerance
         if self._whole:
-            seconds, tokens = window.whole_seconds, window.whole_tokens
-            base, tolerance = window.base_whole.value, self._config.tolerance_non_streamed
-        self.target = self._target(base, tolerance)
-        if tokens <= 0:
-            # Five windows without an answer to anything that was sent in them, though requests were in flight.
-            return Reading(inf if self._whole and window.busy_sum >= window.ticks else 0.0, "silence")
-        own = seconds / tokens
-        if not self.target:
-            self.pace.add(seconds, tokens)
-            return Reading()
-        if window.blameless and own > self.target:
+            return self._read_whole(window)
+        base = window.base_stream.value
+        self.target = self._target(base, self._config.tolerance)
+        seconds, tokens = window.new_seconds, window.new_tokens
+        if not tokens or (window.blameless and self.target and seconds > self.target * tokens):
             return Reading()
         self.pace.add(seconds, tokens)
         pace = self.pace.seconds / self.pace.tokens
-        room = self._room(window, base, max(own, pace), self.target)
+        return self._judge(window, base, pace, max(pace, seconds / tokens))
+
+    def _read_whole(self, window: Window) -> Reading:
+        base = window.base_whole.value
+        self.target = self._target(base, self._config.tolerance_non_streamed)
+        seconds, tokens = window.whole_seconds, window.whole_tokens
+        if not tokens:
+            # Five windows without an answer to anything that was sent in them, though requests were in flight.
+            return Reading(inf if window.busy_whole >= window.ticks else 0.0, "silence")
+        self.pace.add(seconds, tokens)
+        pace = self.pace.seconds / self.pace.tokens
+        return self._judge(window, base, pace, max(pace, seconds / tokens))
+
+    def _judge(self, window: Window, base: float | None, pace: float, worst: float) -> Reading:
+        if not self.target:
+            return Reading()
+        room = self._room(window, base, worst, self.target)
         return Reading(pace / self.target, full=_full(window), room=room)
 
     def _target(self, base: float | None, tolerance: float) -> float | None:
-        if self._config.tpot_objective is not None:
-            return self._config.objective_headroom * self._config.tpot_objective
-        return None if base is None else tolerance * base
+        objective = self._config.tpot_objective
+        if objective is None:
+            return None if base is None else tolerance * base
+        wanted = self._config.objective_headroom * objective
+        return wanted if base is None else min(wanted, LOOSEST * base)
 
     def _room(self, window: Window, base: float | None, pace: float, target: float) -> float:
         n = window.busy_sum / window.ticks

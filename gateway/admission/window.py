@@ -28,6 +28,9 @@ LONG_PROMPT: Final = 8_192
 HUGE_PROMPT: Final = 32_768
 """Prompts from this many tokens on are read for longer than a decision window (seconds on any single accelerator)."""
 
+SOON: Final = 1_000
+"""Output tokens that a huge prompt's answer may have for the next huge prompt to wait for its end."""
+
 STALL_SECONDS: Final = 0.5
 STALL_TOKENS: Final = 5
 TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
@@ -101,16 +104,17 @@ class Window:
     """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
 
     __slots__ = (
-        "arrivals",   "base_stream", "base_whole", "busy_sum",
-        "cut_at", "drops", "e2e", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
+        "arrivals",   "base_stream", "base_whole", "busy_sum", "busy_whole",
+        "cut_at", "drops", "e2e",  "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
         "mark_seconds", "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls",
         "standing", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft",
-        "unstarted", "whole_answers", "whole_seconds", "whole_tokens",
+        "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self, now: float = 0.0) -> None:
         # Gauges: true at any instant.
         self.inflight = 0
+        self.whole = 0  # of those, the ones whose answer comes in one piece
         self.tokens = 0  # predicted KV tokens at the end of every request in flight
         self.unstarted = 0  # streams without a first token
         self.reading = 0  # of those, the ones with a prompt of several steps
@@ -129,7 +133,7 @@ class Window:
         self.base_whole = LowBase()
         self.ttft: deque[tuple[float, float]] = deque(maxlen=256)
         self.cut_at = -inf  # answers to requests sent before are not counted
-        self.e2e: float | None = None  # mean seconds of answers that are not streamed
+        self.e2e: float | None = None  # mean seconds of answers in one piece
         self.served = Ratio(0.05)  # request-seconds per cost unit of finished requests
         self.held = False  # a request was held by the token limit since the last tick
         self._clear()
@@ -140,9 +144,10 @@ class Window:
         self.drops = 0
         self.stream_answers = 0
         self.whole_answers = 0
-        self.whole_seconds = 0.0
+        self.whole_seconds = 0.0  # of answers to what was sent after the last step
         self.whole_tokens = 0.0
         self.busy_sum = 0
+        self.busy_whole = 0
         self.ticks = 0
         self.starts = 0
         self.held_ticks = 0
@@ -219,6 +224,7 @@ class Window:
         """Take the samples of every 100 ms."""
         self.ticks += 1
         self.busy_sum += self.inflight
+        self.busy_whole += self.whole
         if self.huge:
             self.huge_ticks += 1
         else:
@@ -258,9 +264,11 @@ class Running:
 
     def begin(self) -> None:
         """It was sent."""
+        self.window.whole += 1
 
     def end(self) -> None:
         """It is over."""
+        self.window.whole -= 1
 
     def check_silence(self, now: float) -> None:
         """An answer in one piece is silent by nature."""
@@ -281,6 +289,7 @@ class Streaming(Running):
         "_first",
         "_huge",
         "_last",
+        "_lasting",
         "_long",
         "_objective",
         "_open",
@@ -305,6 +314,8 @@ class Streaming(Running):
         self._reading = ticket.work.prompt_tokens >= STEPS_PROMPT
         self._long = ticket.work.prompt_tokens >= LONG_PROMPT
         self._huge = ticket.work.prompt_tokens >= HUGE_PROMPT
+        # Its context slows every step while it decodes as well: the next one waits for its end, where that is near.
+        self._lasting = self._huge and ticket.work.output_tokens <= SOON
 
     @property
     def started(self) -> bool:
@@ -314,6 +325,7 @@ class Streaming(Running):
     def begin(self) -> None:
         """It was sent."""
         self._open = True
+        self.window.long += self._long
         self._count_unstarted(1)
 
     def end(self) -> None:
@@ -321,14 +333,14 @@ class Streaming(Running):
         self._open = False
         if self._last is None:
             self._count_unstarted(-1)
+        if self._last is None or self._lasting:
+            self.window.long -= self._long
 
     def _count_unstarted(self, step: int) -> None:
         window = self.window
         window.unstarted += step
         if self._reading:
             window.reading += step
-        if self._long:
-            window.long += step
         if self._huge:
             window.huge += step
 
@@ -366,6 +378,8 @@ class Streaming(Running):
         self._first = self._last = now
         self._count_unstarted(-1)
         window = self.window
+        if not self._lasting:
+            window.long -= self._long
         self._seen = window.stream_tokens
         if self._objective is not None and self.sent > window.cut_at:
             window.ttft.append((now, (now - self.sent) / self._objective))
