@@ -122,5 +122,9 @@ class EngineDialect(Protocol):
     def metrics(self) -> Probe | None:
         """Where the gauges are, None where the engine has none."""
 
+    @property
+    def closes_when_full(self) -> bool:
+        """A full server closes a connection without an answer: backpressure, not death."""
+
     def hints(self, text: str) -> Hints:
         """Gauges out of the engine's Prometheus text; absent ones stay None. Never raises."""

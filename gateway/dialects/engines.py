@@ -54,6 +54,7 @@ class Engine:
     kind: str
     health: Probe
     metrics: Probe | None = _METRICS
+    closes_when_full: bool = False
 
     def hints(self, text: str) -> Hints:
         """See ``EngineDialect``. One sample per data-parallel rank: sums, and the fullest KV cache."""
@@ -119,7 +120,8 @@ ENGINES: Final[Mapping[str, Engine]] = MappingProxyType({
         Engine("sglang", Probe("/ready")),
         Engine("llamacpp", Probe("/health")),
         # MindIE's health routes live on the management plane; the model list is on the plane that serves.
-        Engine("mindie", Probe("/v1/models")),
+        # A connection beyond three times maxLinkNum is closed by cpp-httplib's thread pool without a word.
+        Engine("mindie", Probe("/v1/models"), closes_when_full=True),
         Engine("tgi", Probe("/health")),
         Engine("lmdeploy", Probe("/health")),
     )

@@ -20,6 +20,7 @@ from aiohttp import web
 
 from gateway.admission.estimator import Estimator
 from gateway.dialects.base import Fault
+from gateway.dialects.passthrough import Passthrough
 from gateway.dialects.registry import INVALID, Dialects
 from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket, WorkEstimate
 from gateway.proxy.catalog import MODELS, Catalog
@@ -215,7 +216,8 @@ class Handler:
         return head
 
     def _relay(self, call: Call, shape: Shape, wire: Wire, permit: Permit | None) -> Relay:
-        due = permit is not None and shape.generates
+        # Of an unknown route nobody can say what it owes, unless a stream was asked for.
+        due = permit is not None and shape.generates and (shape.stream or call.dialect.name != Passthrough.name)
         progress = None if permit is None else permit.progress
         relay = Relay(
             call.connection, wire, call.timeline, self._config, call.dialect, shape, output_due=due, progress=progress
@@ -268,6 +270,7 @@ _ENDS: Final = {
     End.CONNECT_FAILED: Outcome.CONNECT_FAILED,
     End.NO_DESCRIPTORS: Outcome.INTERNAL_ERROR,
     End.LOST: Outcome.BACKEND_LOST,
+    End.TURNED_AWAY: Outcome.BACKEND_BUSY,
     End.EMPTY: Outcome.BACKEND_LOST,
     End.SILENT: Outcome.BACKEND_SILENT,
 }

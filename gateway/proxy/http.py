@@ -196,7 +196,7 @@ def own_reply(
     out = [f"HTTP/1.1 {status} {_phrase(status)}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
     out.extend(f"{name}: {value}" for name, value in headers)
     out.extend(line.decode() for line in _connection(terms, keep_alive=keep_alive))
-    return "\r\n".join(out).encode("latin-1") + b"\r\n\r\n" + (b"" if terms.method == "HEAD" else body)
+    return "\r\n".join(out).encode("utf-8", "surrogateescape") + b"\r\n\r\n" + (b"" if terms.method == "HEAD" else body)
 
 
 def _phrase(status: int) -> str:

@@ -21,7 +21,8 @@ from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.relay import Relay
 
 _SAMPLE: Final = 32 * 1024  # of a larger body, the fingerprint takes so much of either end
-_ID_LIMIT: Final = 256
+_ID_LIMIT: Final = 256  # what is told of a request is bounded; what is sent on is not
+_PATH_LIMIT: Final = 1024
 _ATTEMPT_DIGITS: Final = 4
 
 
@@ -72,11 +73,11 @@ class Call:
         self.id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
         self.timeline = Timeline(received=now)
         self.record = Record(
-            request_id=self.id[:_ID_LIMIT],
+            request_id=_clean(self.id)[:_ID_LIMIT],
             ticket=None,
             route=UNRESOLVED,
             method=self.method,
-            path=self.target.partition("?")[0],
+            path=_clean(self.target.partition("?")[0])[:_PATH_LIMIT],
             timeline=self.timeline,
             outcome=Outcome.INTERNAL_ERROR,
             status=0,
@@ -92,7 +93,7 @@ class Call:
         """Who it is for fairness: the configured header, else a hash of the API key, else the address."""
         headers = self.request.headers
         if config.client_header is not None and (named := headers.get(config.client_header)):
-            return named
+            return _clean(named)
         key = headers.get("Authorization") or headers.get("X-Api-Key")
         if not key:
             return self.peer
@@ -213,6 +214,11 @@ def too_large(limit: int) -> Refused:
         "request_too_large",
         f"The request's body is larger than {limit} bytes. GATEWAY_MAX_BODY_SIZE sets this bound.",
     )
+
+
+def _clean(text: str) -> str:
+    """Fit for a log line or a label: bytes that were not UTF-8 are replaced."""
+    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _origin_form(target: str) -> str:

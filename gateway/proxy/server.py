@@ -45,8 +45,11 @@ class Gateway:
         """Compose; nothing is opened before ``start``."""
         self._config = config
         self._gate = Gate(controller)
-        self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         engines = {backend.name: ENGINES[backend.kind] for backend in backends}
+        self._upstreams = {
+            backend.name: Upstream(backend, config, closes_when_full=engines[backend.name].closes_when_full)
+            for backend in backends
+        }
         self._prober = Prober(config.probe, self._upstreams, engines, self._gate)
         dialects = standard(allow_admin=config.allow_admin_routes)
         self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers)

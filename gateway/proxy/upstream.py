@@ -114,6 +114,11 @@ class Connection(asyncio.Protocol):
             transport.write(head)
             transport.write(body)
 
+    @property
+    def closed_when_full(self) -> bool:
+        """Whether closing it without an answer means that its backend is full."""
+        return self._pool.closes_when_full
+
     def unreached(self) -> bool:
         """Whether the peer surely got nothing of the request just written on a reused connection.
 
@@ -309,8 +314,9 @@ def _bytes_acked(transport: asyncio.Transport) -> int | None:
 class Upstream:
     """The connections of one backend."""
 
-    def __init__(self, backend: Backend, config: ProxyConfig) -> None:
+    def __init__(self, backend: Backend, config: ProxyConfig, *, closes_when_full: bool = False) -> None:
         self.backend = backend
+        self.closes_when_full = closes_when_full
         url = urlsplit(backend.url)
         self._address = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
         self._tls = _tls_context(config.tls) if url.scheme == "https" else None

@@ -250,6 +250,19 @@ async def test_an_answer_that_switches_protocols_unasked_is_502(backend: StartBa
         assert (await house.ask(request(body=CHAT))).status == 502
 
 
+@pytest.mark.parametrize("script", [closing, resetting])
+async def test_mindie_closes_without_a_word_when_it_is_full_and_that_is_backpressure(
+    backend: StartBackend, script: Script
+) -> None:
+    engine = await backend(script)
+    async with open_house(Backend("a", engine.url, kind="mindie")) as house:
+        answer = await house.ask(request(body=CHAT))
+        assert answer.status == 429
+        assert error_of(answer)["code"] == "slow_down"
+        assert answer.get("Retry-After") == "1"
+        assert house.controller.outcomes == [Outcome.BACKEND_BUSY]
+
+
 # --------------------------------------------------------------------------------------------------------------
 # The answer broke off
 # --------------------------------------------------------------------------------------------------------------
@@ -376,6 +389,8 @@ async def test_an_empty_success_is_fine_where_no_output_is_due(backend: StartBac
     async with open_house(engine) as house:
         assert (await house.ask(request("GET", "/health"))).status == 200
         assert (await house.ask(request(target="/v1/embeddings", body=b"{}"))).status == 200
+        assert (await house.ask(request(target="/some/route", body=b"{}"))).status == 200
+        assert house.controller.outcomes == [Outcome.COMPLETED] * 2
 
 
 @pytest.mark.parametrize("route", ["/v1/chat/completions", "/v1/messages"])

@@ -210,6 +210,29 @@ async def test_O13_a_thousand_connects_at_once_end_in_an_answer_or_a_clean_refus
         assert house.controller.balanced
 
 
+@pytest.mark.parametrize("identity", ["中文".encode().decode("latin-1"), "\xff\xfe", "x" * 5000])
+async def test_an_odd_id_or_path_comes_back_as_it_was_and_is_told_fit_for_a_log(
+    backend: StartBackend, identity: str
+) -> None:
+    engine = await backend(always(reply()))
+    target = "/odd/" + "x" * 2000
+    async with open_house(engine, client_header="X-Tenant") as house:
+        for reason in (None, Reason.QUEUE_FULL):
+            house.controller.refuse = reason
+            headers = [("X-Request-Id", identity), ("X-Tenant", identity)]
+            answer = await house.ask(request(target=target, body=CHAT, headers=headers))
+            assert answer.status == (200 if reason is None else 429)
+            assert answer.get("X-Request-Id") == identity
+        assert engine.requests[0].target == target
+        for record in await house.records.count(2):
+            assert record.ticket is not None
+            for told in (record.request_id, record.path, record.ticket.client):
+                json.dumps(told).encode()
+                told.encode()
+            assert len(record.request_id) <= 256
+            assert len(record.path) <= 1024
+
+
 # --------------------------------------------------------------------------------------------------------------
 # Who the client is
 # --------------------------------------------------------------------------------------------------------------
