@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.emulator.profiles import PROFILES
 from tests.acceptance.engine import EmulatedEngine, chat
 from tests.real.gateway import GatewayProcess
 from tests.real.process import PATIENCE, ROOT, eventually, free_port
@@ -35,11 +37,11 @@ def said_curl(gateway: GatewayProcess) -> str:
     return lines[0]
 
 
-def serve(**settings: str) -> subprocess.CompletedProcess[str]:
-    """``gateway serve`` that is expected to end by itself."""
+def ended(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """``gateway ARGUMENTS`` that is expected to end by itself."""
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("GATEWAY_")}
     chosen = {f"GATEWAY_{name.upper()}": value for name, value in settings.items()}
-    command = [sys.executable, "-m", "gateway", "serve"]
+    command = [sys.executable, "-m", "gateway", *arguments]
     return subprocess.run(  # noqa: S603 - our own interpreter and arguments
         command, env=inherited | chosen, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
@@ -101,10 +103,12 @@ def test_the_grace_time_ends_what_does_not_end(engine: Engines, gateway: Gateway
 
 
 def test_every_fault_of_the_settings_is_told_before_it_exits_with_1() -> None:
-    ended = serve(prt="1", port="80a8", backends="http://a,htp://b,", emulator_profile="a100", ttft_objective="fast")
-    assert ended.returncode == 1
-    assert ended.stdout == ""
-    told = {line.removeprefix("[FAIL] ").partition(":")[0] for line in ended.stderr.splitlines()}
+    serve = ended(
+        "serve", prt="1", port="80a8", backends="http://a,htp://b,", emulator_profile="a100", ttft_objective="fast"
+    )
+    assert serve.returncode == 1
+    assert serve.stdout == ""
+    told = {line.removeprefix("[FAIL] ").partition(":")[0] for line in serve.stderr.splitlines()}
     assert told == {
         "GATEWAY_PRT",
         "GATEWAY_PORT",
@@ -119,21 +123,21 @@ def test_a_port_in_use_is_one_line_and_exit_code_3(which: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         free = {"host": "127.0.0.1", "port": "0", "admin_host": "127.0.0.1", "admin_port": "0"}
-        ended = serve(**free | {f"{which}port": port})
-    assert ended.returncode == 3
+        serve = ended("serve", **free | {f"{which}port": port})
+    assert serve.returncode == 3
     name = f"GATEWAY_{which.upper()}PORT"
-    (line,) = [line for line in ended.stderr.splitlines() if "ERROR" in line]
+    (line,) = [line for line in serve.stderr.splitlines() if "ERROR" in line]
     assert line.endswith(
         f"cannot listen on 127.0.0.1:{port} ({name.replace('PORT', 'HOST')}, {name}): Address already in use"
     )
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in serve.stderr
 
 
 def test_an_access_log_that_cannot_be_written_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
-    ended = serve(port="0", admin_port="0", access_log=str(tmp_path / "none" / "access.log"))
-    assert ended.returncode == 3
-    assert re.search(r"ERROR .*: cannot write to GATEWAY_ACCESS_LOG=.*: No such file or directory$", ended.stderr)
-    assert "Traceback" not in ended.stderr
+    serve = ended("serve", port="0", admin_port="0", access_log=str(tmp_path / "none" / "access.log"))
+    assert serve.returncode == 3
+    assert re.search(r"ERROR .*: cannot write to GATEWAY_ACCESS_LOG=.*: No such file or directory$", serve.stderr)
+    assert "Traceback" not in serve.stderr
 
 
 def test_an_engine_that_dies_comes_back_by_itself(engine: Engines, gateway: Gateways) -> None:
@@ -149,3 +153,41 @@ def test_an_engine_that_dies_comes_back_by_itself(engine: Engines, gateway: Gate
     eventually(lambda: process.state()["backends"][0]["health"] == "up", "the engine's return is noticed")
     assert exchange(process.port, chat("flat", max_tokens=3)).status == 200
     assert again.state()["finished"] == 1
+
+
+def test_a_rotated_access_log_goes_on_in_a_new_file(engine: Engines, gateway: Gateways) -> None:
+    process = gateway(backends=engine("flat").url)
+    assert exchange(process.port, Request("GET", "/v1/models", headers=(("X-Request-Id", "before"),))).status == 200
+    eventually(lambda: bool(process.logged("before")), "the line is written")
+    moved = process.access_log.rename(process.access_log.with_suffix(".1"))
+    process.program.signal(signal.SIGHUP)
+    eventually(process.access_log.exists, "a new file is begun")
+    assert exchange(process.port, Request("GET", "/v1/models", headers=(("X-Request-Id", "after"),))).status == 200
+    eventually(lambda: bool(process.logged("after")), "the line is written to the new file")
+    assert "after" not in moved.read_text(encoding="utf-8")
+
+
+def test_in_json_nothing_is_said_that_a_collector_cannot_read(gateway: Gateways) -> None:
+    process = gateway(log_format="json")
+    eventually(lambda: "curl -N" in process.program.tail(), "a curl line is printed")
+    entries = [json.loads(line) for line in process.program.tail().splitlines()]
+    assert any(entry["message"].startswith("clients  http://127.0.0.1:") for entry in entries)
+
+
+def test_profiles_are_listed() -> None:
+    listed = ended("emulate", "--list")
+    assert listed.returncode == 0
+    assert {line.split()[0] for line in listed.stdout.splitlines()} == set(PROFILES)
+
+
+def test_an_unknown_profile_is_wrong_usage() -> None:
+    emulate = ended("emulate", "--profile", "c550asr")
+    assert emulate.returncode == 2
+    assert emulate.stderr.rstrip().endswith("; did you mean c550-asr?")
+
+
+def test_an_engine_whose_port_is_taken_exits_with_3() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        emulate = ended("emulate", "--port", str(taken.getsockname()[1]))
+    assert emulate.returncode == 3
+    assert "Traceback" not in emulate.stderr
