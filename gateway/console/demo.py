@@ -109,7 +109,12 @@ class DemoView:
             self._console.print(Text(f"\n{self._verdict()}", style="bold"), soft_wrap=self._live is None)
 
     def show(self, side: int, run: Run, engine: Mapping[str, int]) -> None:
-        """Show how ``side`` (0 or 1) stands."""
+        """Show how ``side`` (0 or 1) stands.
+
+        Of the engine stays what was shown last before the end: the end itself cuts every client off.
+        """
+        if run.elapsed >= run.duration and side in self._sides:
+            engine = self._sides[side].engine
         self._sides[side] = _Side(run, engine)
         if self._live is not None:
             self._live.update(self._picture(), refresh=True)
@@ -166,8 +171,8 @@ class DemoView:
         run, engine = self._sides[side].run, self._sides[side].engine
         inside = f"{engine['running']}+{engine['waiting']}"
         return (
-            f"{_SHORT[side]:8}{run.elapsed:3.0f} s {recent(run.per_second):6.1f}/s in time {run.timeouts:6} timeouts"
-            f" {run.refusals:6} refusals  {inside} in engine"
+            f"{_SHORT[side]:8}{run.elapsed:3.0f} s {recent(run.per_second):6.1f}/s in time {run.timeouts:5} timeouts"
+            f" {run.refusals:5} refusals  {inside} in engine"
         )
 
     def _verdict(self) -> str:

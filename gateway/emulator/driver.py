@@ -28,8 +28,7 @@ class Driver:
         self._speed = speed
         self._loop = asyncio.get_running_loop()
         self._epoch = self._loop.time()
-        self._timer: asyncio.TimerHandle | None = None
-        self._armed: float | None = None  # the event it is set for
+        self._timer: asyncio.Handle | None = None
         self._sinks: dict[int, Sink] = {}
         self._next_key = 0
 
@@ -66,7 +65,7 @@ class Driver:
         self.abort(list(self._sinks))
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = self._armed = None
+            self._timer = None
 
     def _pass_on(self, emission: Emission) -> None:
         sink = self._sinks.pop(emission.key, None) if emission.finished else self._sinks.get(emission.key)
@@ -75,18 +74,12 @@ class Driver:
 
     def _arm(self) -> None:
         due = self.engine.next_event()
-        if due == self._armed:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._armed = due
-        self._timer = None if due is None else self._loop.call_at(self._epoch + due / self._speed, self._fire)
+        if self._timer is None and due is not None:  # an engine never gives up a step it has begun
+            self._timer = self._loop.call_at(self._epoch + due / self._speed, self._fire)
 
     def _fire(self) -> None:
-        self._timer = self._armed = None
-        due = self.engine.next_event()
-        if due is not None:
-            # uvloop counts in milliseconds: its timers may ring a little early.
-            for emission in self.engine.advance(max(due, self.now())):
-                self._pass_on(emission)
+        self._timer = None
+        due = self.engine.next_event() or 0.0
+        for emission in self.engine.advance(max(due, self.now())):  # uvloop's timers may ring half a millisecond early
+            self._pass_on(emission)
         self._arm()

@@ -27,7 +27,8 @@ CLOSE = b"close"
 
 
 class Scripted:
-    """Gives the answers of ``script`` in turn, the last one for ever after; SILENCE says nothing, CLOSE hangs up."""
+    """Gives the answers of ``script`` in turn, the last one for ever after. SILENCE says nothing; one that ends in CLOSE
+    hangs up after it."""
 
     def __init__(self, script: Sequence[bytes]) -> None:
         self._script = list(script)
@@ -59,9 +60,9 @@ class Scripted:
                 await reader.readexactly(int(headers["content-length"]))
                 self.asked.append(headers)
                 answer = self._script.pop(0) if len(self._script) > 1 else self._script[0]
-                if answer == CLOSE:
+                writer.write(answer.removesuffix(CLOSE))
+                if answer.endswith(CLOSE):
                     break
-                writer.write(answer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         writer.close()

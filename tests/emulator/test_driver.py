@@ -67,6 +67,18 @@ async def test_an_aborted_request_is_heard_of_no_more() -> None:
     assert driver.engine.aborted == 2
 
 
+async def test_tokens_of_a_busy_moment_are_not_passed_on_to_whoever_left_in_it() -> None:
+    driver = Driver(FLAT)
+    heard: list[Emission] = []
+    keys = driver.submit([(1, 500)], heard.append)
+    assert keys is not None
+    time.sleep(0.05)  # noqa: ASYNC251 - the host is busy
+    driver.abort(keys)
+    await drive(driver, 1)
+    assert heard == []
+    driver.close()
+
+
 async def test_close_forgets_everything() -> None:
     driver = Driver(replace(FLAT, base=0.001))
     heard: list[Emission] = []

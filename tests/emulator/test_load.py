@@ -140,6 +140,13 @@ async def test_arrivals_are_of_the_seed_and_of_the_rate() -> None:
     assert server.connections < 100  # they are used again
 
 
+async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
+    for closing in (reply(200, connection="close"), OK + CLOSE):
+        async with Scripted([closing]) as server:
+            result = await Load(server.url, replace(ONE, rate=20.0, max_requests=5)).run()
+        assert result.count(Fate.GOOD) == server.connections == 5
+
+
 async def test_the_mix_is_of_the_seed() -> None:
     def drawn(seed: int) -> list[bytes]:
         chance = random.Random(seed)

@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterator
 from email.utils import formatdate
 
 import openai
@@ -40,12 +41,19 @@ REPLIES: list[dict[str, str]] = [
 ]
 
 
+@pytest.fixture(scope="module")
+def client() -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(api_key="none", max_retries=2) as made:
+        yield made
+
+
 @pytest.mark.parametrize("headers", REPLIES, ids=str)
 @pytest.mark.parametrize("status", [400, 404, 408, 409, 422, 429, 500, 502, 503, 529])
-def test_as_the_sdk_decides(monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str]) -> None:
+def test_as_the_sdk_decides(
+    client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str]
+) -> None:
     monkeypatch.setattr(time, "time", lambda: WALL)
     monkeypatch.setattr(_base_client, "random", lambda: 0.6)
-    client = openai.OpenAI(api_key="none", max_retries=2)
     response = Response(status, headers=headers, request=Request("POST", "http://x"))
     options = FinalRequestOptions(method="post", url="/")
     for attempt in (0, 1):
@@ -54,7 +62,6 @@ def test_as_the_sdk_decides(monkeypatch: pytest.MonkeyPatch, status: int, header
             theirs = client._calculate_retry_timeout(2 - attempt, options, Headers(headers))
         ours = sdk.retry_delay(status, headers, attempt, lambda: 0.6, WALL)
         assert ours == pytest.approx(theirs), (attempt, theirs)
-    client.close()
 
 
 def test_a_connection_error_is_retried_after_the_backoff() -> None:

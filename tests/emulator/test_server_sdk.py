@@ -67,7 +67,12 @@ async def test_transcriptions(client: openai.AsyncOpenAI, server: EmulatedServer
     chunks = [chunk.model_extra or {} async for chunk in stream]
     text = "".join(chunk["choices"][0]["delta"]["content"] for chunk in chunks)
     assert text.split() == whole.text.split()
-    assert server.state()["finished"] == 2
+    counted = await client.audio.transcriptions.create(
+        model="tiny", file=("clip.wav", wav(4.0)), stream=True, extra_body={"stream_include_usage": True}
+    )
+    *_, last = [chunk.model_extra or {} async for chunk in counted]
+    assert last["usage"] == {"prompt_tokens": 52, "total_tokens": 62, "completion_tokens": 10}
+    assert server.state()["finished"] == 3
 
 
 async def test_errors_are_the_sdks_own(client: openai.AsyncOpenAI) -> None:
