@@ -43,6 +43,7 @@ class Gateway:
         self.controller = AdmissionController(config, backends, Random(f"gateway/{seed}").uniform, self._estimator)
         self.decisions: list[Decision] = []
         self.deepest = 0  # most that ever waited at once
+        self.first_tokens: list[tuple[float, float]] = []  # of streams: (when, seconds after the permit)
         self._world = world
         self._nodes = {node.name: node for node in nodes}
         self._due = math.inf
@@ -131,8 +132,13 @@ class Gateway:
 
     def _streamed(self, attempt: Attempt, permit: Permit) -> Callable[[bool], None]:
         progress, world = permit.progress, self._world
+        started = False
 
         def output(last: bool) -> None:
+            nonlocal started
+            if not started:
+                started = True
+                self.first_tokens.append((world.now, world.now - permit.granted_at))
             progress.output(1, world.now)
             if last:
                 self._end(attempt, Outcome.COMPLETED, _usage(attempt))

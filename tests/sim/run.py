@@ -37,8 +37,12 @@ def gateway(scenario: Scenario, *, limit: int | None = None, config: AdmissionCo
     if scenario.hints:
         _probe(run, front, scenario.hints)
     result = run.through(front, lambda now: front.controller.state(now).backends)
-    result.figures["queue_deepest"] = front.deepest
-    result.figures["longest_wait"] = max((decision.wait for decision in front.decisions), default=0.0)
+    inside = [ttft for at, ttft in front.first_tokens if at >= scenario.measure_from]
+    result.figures |= {
+        "queue_deepest": front.deepest,
+        "longest_wait": max((decision.wait for decision in front.decisions), default=0.0),
+        "engine_ttft_p90": figures.percentile(inside, 0.9),
+    }
     return result
 
 

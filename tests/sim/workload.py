@@ -42,8 +42,10 @@ WORKLOADS: dict[str, Callable[[], Sequence[Lengths]]] = {
     # Code completion: long prompt, a line or two of output (mean 2043 in, 27 out).
     "code": lambda: _scaled("azure2023_code", 1.0, 1.0),
     "conversation": lambda: _scaled("azure2023_conv", 1.0, 1.0),
-    # A few seconds of speech and its transcript.
-    "asr": lambda: _uniform((65, 105), (12, 28)),
+    # Five to eight seconds of speech at 13 tokens a second, and its transcript (as gateway/emulator/scenario.py).
+    "asr": lambda: _uniform((60, 109), (12, 21)),
+    # A line or two in, a few lines out.
+    "notes": lambda: _uniform((50, 200), (20, 80)),
     # The context window of Llama 3 filled: one of these is half a minute of prefill on one A100.
     "128k": lambda: _uniform((120_000, 128_000), (100, 300)),
     # Every request the same: for figures that can be worked out by hand.
