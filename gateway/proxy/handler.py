@@ -94,10 +94,10 @@ class Handler:
         call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)
         if rejection := self._refuse_unread(call):
             return self._reject(call, rejection)
-        body = await call.read_body(self._config.max_body, self._config.client_timeout)
+        wire = self._wire(call, await call.read_body(self._config.max_body, self._config.client_timeout))
         call.timeline.read = self._clock()
-        shape = call.dialect.read_request(call.record.route, call.request.headers.get("Content-Type", ""), body)
-        wire = self._wire(call, body)
+        content_type = call.request.headers.get("Content-Type", "")
+        shape = call.dialect.read_request(call.record.route, content_type, wire.body)
         if call.record.route.access is Access.ADMIT:
             return await self._admitted(call, shape, wire)
         if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
@@ -170,7 +170,7 @@ class Handler:
     async def _models(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """The union of what every live backend serves; where none answers well, the first one speaks for itself."""
         live = self._live(None)
-        body = await self._catalog.union(live, replace(wire, head=self._head(call, b"", without=b"accept-encoding")))
+        body = await self._catalog.union(live, replace(wire, head=self._head(call, None, without=b"accept-encoding")))
         if body is None:
             return await self._bypass(call, shape, wire, live)
         call.record.outcome = Outcome.COMPLETED
@@ -196,10 +196,11 @@ class Handler:
         return ticket
 
     def _wire(self, call: Call, body: bytes) -> Wire:
-        return Wire(call.terms, self._head(call, body), body, call.id.encode("utf-8", "surrogateescape"))
+        length = len(body) if body or call.method in _WITH_BODY else None
+        return Wire(call.terms, self._head(call, length), body, call.id.encode("utf-8", "surrogateescape"))
 
     @staticmethod
-    def _head(call: Call, body: bytes, without: bytes = b"") -> Callable[[Upstream], bytes]:
+    def _head(call: Call, length: int | None, without: bytes = b"") -> Callable[[Upstream], bytes]:
         target = call.target.encode("utf-8", "surrogateescape")
 
         def head(upstream: Upstream) -> bytes:
@@ -207,7 +208,7 @@ class Handler:
                 b"%b %b%b HTTP/1.1" % (call.method.encode(), b"" if target == b"*" else upstream.prefix, target),
                 [header for header in call.headers if header[0].lower() != without] if without else call.headers,
                 host=upstream.host,
-                length=len(body) if body or call.method in _WITH_BODY else None,
+                length=length,
                 request_id=call.id.encode("utf-8", "surrogateescape"),
                 peer=call.peer.encode(),
                 api_key=upstream.api_key,

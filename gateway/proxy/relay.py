@@ -46,9 +46,12 @@ class End(Enum):
     STALE = "stale"  # a reused connection was dead before the request reached the backend
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wire:
-    """A request as it goes to any backend; ``head`` makes its head for one of them."""
+    """A request as it goes to any backend; ``head`` makes its head for one of them.
+
+    ``body`` is let go when the answer begins: it is not sent again then, and streams live long.
+    """
 
     terms: ClientTerms
     head: Callable[[Upstream], bytes]
@@ -172,6 +175,7 @@ class Relay:
     def head(self, head: ResponseHead, now: float) -> None:
         """Take the backend's head; it leaves with the data of the same turn."""
         self._timeline.headers = now
+        self._wire.body = b""
         self._held = head
         self._framing = framing(head, self._wire.terms)
         content_type = head.get(b"content-type")

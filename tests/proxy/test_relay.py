@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 
 import pytest
 
 from gateway.model import Backend, Outcome
+from gateway.proxy.relay import Wire
 from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
@@ -259,6 +261,28 @@ async def test_P11_head_and_events_pass_one_by_one(backend: StartBackend) -> Non
         assert record.timeline.output_events == 50
         assert record.timeline.gaps.count == 49
         assert record.bytes_out == sum(len(event(str(index))) for index in range(50))
+
+
+async def test_a_stream_does_not_hold_its_requests_body(backend: StartBackend) -> None:
+    release = asyncio.Event()
+
+    async def stream(peer: Peer, _message: Message) -> None:
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        await release.wait()
+        await peer.send(b"0\r\n\r\n")
+
+    engine = await backend(stream)
+    mark = b"".join(b"%d-" % index for index in range(10_000))
+    async with open_house(engine) as house:
+        client = await house.client()
+        await client.send(request(body=CHAT_STREAM[:-1] + b',"user":"%b"}' % mark))
+        head = await client.head()
+        engine.requests.clear()
+        gc.collect()
+        held = [found for found in gc.get_objects() if isinstance(found, Wire)]
+        assert [wire.body for wire in held] == [b""]
+        release.set()
+        assert (await client.body(head)).body == event("a")
 
 
 async def test_events_that_arrive_together_count_one_by_one(backend: StartBackend) -> None:
