@@ -111,7 +111,7 @@ async def _listen(start: Coroutine[Any, Any, None], settings: Settings, which: s
     except OSError as error:
         names = f"{variable(f'{which}host')}, {variable(f'{which}port')}"
         host, port = getattr(settings, f"{which}host"), getattr(settings, f"{which}port")
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or error  # <0: of the resolver
         raise StartError(f"cannot listen on {host}:{port} ({names}): {reason}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final
@@ -92,7 +93,19 @@ def _bodies(settings: Settings) -> Iterator[Fault]:
 
 
 def _tls(settings: Settings) -> Iterator[Fault]:
-    if settings.tls_key is not None and settings.tls_cert is None:
+    authorities, cert, key = settings.tls_ca, settings.tls_cert, settings.tls_key
+    if authorities is not None:
+        try:
+            ssl.create_default_context(cafile=authorities)
+        except ssl.SSLError as error:
+            yield _fault(f"got {authorities!r} ({error.reason or error}), expected certificates as PEM", "tls_ca")
+    if cert is not None:
+        try:
+            ssl.create_default_context().load_cert_chain(cert, key, password=lambda: "")
+        except ssl.SSLError as error:
+            problem = f"got {cert!r} ({error.reason or error}), expected a certificate and its unencrypted key as PEM"
+            yield _fault(problem, "tls_cert", "tls_key")
+    elif key is not None:
         yield _fault(f"a key without {variable('tls_cert')}, expected both", "tls_key", "tls_cert")
 
 

@@ -133,6 +133,13 @@ def test_a_port_in_use_is_one_line_and_exit_code_3(which: str) -> None:
     assert "Traceback" not in serve.stderr
 
 
+def test_a_host_that_is_not_known_is_one_line_and_exit_code_3() -> None:
+    serve = ended("serve", host="nowhere.invalid", port="0", admin_host="127.0.0.1", admin_port="0")
+    assert serve.returncode == 3
+    assert re.search(r"ERROR .*: cannot listen on nowhere.invalid:0 \(.*\): [A-Z]\w+ [a-z ]+$", serve.stderr)
+    assert "Traceback" not in serve.stderr
+
+
 def test_an_access_log_that_cannot_be_written_is_one_line_and_exit_code_3(tmp_path: Path) -> None:
     serve = ended("serve", port="0", admin_port="0", access_log=str(tmp_path / "none" / "access.log"))
     assert serve.returncode == 3

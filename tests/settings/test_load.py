@@ -267,3 +267,14 @@ def test_a_file_that_is_not_there_is_a_fault(tmp_path: Path, monkeypatch: pytest
 def test_bucket_edges_rise(value: str, ok: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_METRICS_BUCKETS", value)
     assert load().ok is ok
+
+
+def test_files_that_hold_no_certificates_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "x.pem").write_text("garbage", encoding="utf-8")
+    monkeypatch.setenv("GATEWAY_TLS_CA", str(tmp_path / "x.pem"))
+    monkeypatch.setenv("GATEWAY_TLS_CERT", str(tmp_path / "x.pem"))
+    authorities, certificate = lines(load())
+    assert authorities.startswith(f"GATEWAY_TLS_CA: got '{tmp_path}/x.pem' (")
+    assert authorities.endswith("), expected certificates as PEM")
+    assert certificate.startswith(f"GATEWAY_TLS_CERT: got '{tmp_path}/x.pem' (")
+    assert certificate.endswith("), expected a certificate and its unencrypted key as PEM")
