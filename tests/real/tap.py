@@ -1,37 +1,30 @@
-"""A wire tap in front of an engine: relays every byte, and keeps what came from the gateway's side."""
+"""A wire tap in front of an engine: relays every byte, keeps it, and knows who closed a connection."""
 
 from __future__ import annotations
 
 import socket
 from contextlib import suppress
-from threading import Event, Thread
+from threading import Thread
 from typing import Self
 
 
 class Tapped:
-    """One connection from the gateway to the engine."""
+    """One connection between the gateway and the engine; ``ended_by`` is who closed it first, None while it is open."""
 
     def __init__(self, gateway: socket.socket, engine: socket.socket) -> None:
-        self.heard = bytearray()
-        self.closed = Event()  # by the gateway
+        self.heard = bytearray()  # from the gateway
+        self.said = bytearray()  # by the engine
+        self.ended_by: str | None = None
         self._sides = gateway, engine
-        Thread(target=self._relay_requests, daemon=True).start()
-        Thread(target=self._relay_answers, daemon=True).start()
+        Thread(target=self._relay, args=(gateway, engine, self.heard, "gateway"), daemon=True).start()
+        Thread(target=self._relay, args=(engine, gateway, self.said, "engine"), daemon=True).start()
 
-    def _relay_requests(self) -> None:
-        gateway, engine = self._sides
+    def _relay(self, source: socket.socket, sink: socket.socket, kept: bytearray, name: str) -> None:
         with suppress(OSError):
-            while data := gateway.recv(65536):
-                self.heard += data
-                engine.sendall(data)
-        self.closed.set()
-        self._shut()
-
-    def _relay_answers(self) -> None:
-        gateway, engine = self._sides
-        with suppress(OSError):
-            while data := engine.recv(65536):
-                gateway.sendall(data)
+            while data := source.recv(65536):
+                kept += data
+                sink.sendall(data)
+        self.ended_by = self.ended_by or name
         self._shut()
 
     def _shut(self) -> None:
