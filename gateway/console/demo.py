@@ -27,28 +27,47 @@ _PLAIN_BARS: Final = "_.-=+*%#"
 
 
 class Run(Protocol):
-    """One side's figures so far. Seconds; counts since its start."""
+    """One side's figures so far."""
 
     @property
-    def elapsed(self) -> float: ...  # noqa: D102 - said by the class
+    def elapsed(self) -> float:
+        """Seconds so far, at most ``duration``."""
+
     @property
-    def duration(self) -> float: ...  # noqa: D102
+    def duration(self) -> float:
+        """Seconds that requests arrive."""
+
     @property
-    def offered(self) -> int: ...  # noqa: D102
+    def offered(self) -> int:
+        """Requests that arrived."""
+
     @property
-    def attempts(self) -> int: ...  # noqa: D102
+    def attempts(self) -> int:
+        """Requests sent, retries included."""
+
     @property
-    def good(self) -> int: ...  # noqa: D102
+    def good(self) -> int:
+        """Requests answered in time."""
+
     @property
-    def refusals(self) -> int: ...  # noqa: D102
+    def refusals(self) -> int:
+        """Answers 429 and 503, to any attempt."""
+
     @property
-    def timeouts(self) -> int: ...  # noqa: D102
+    def timeouts(self) -> int:
+        """Attempts that timed out."""
+
     @property
-    def per_second(self) -> Sequence[int]: ...  # noqa: D102
+    def per_second(self) -> Sequence[int]:
+        """Requests answered in time in each second."""
+
     @property
-    def latency_p50(self) -> float | None: ...  # noqa: D102
+    def latency_p50(self) -> float | None:
+        """Median seconds of those, None of none."""
+
     @property
-    def latency_p99(self) -> float | None: ...  # noqa: D102
+    def latency_p99(self) -> float | None:
+        """The same, P99."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,7 @@ class Load:
         self._offered = self._attempts = self._refusals = self._timeouts = self._failures = 0
         self._lag = 0.0
 
-    async def run_watched(self, watch: Callable[[Snapshot], None], every: float = 0.25) -> Result:
+    async def run_watched(self, watch: Callable[[Snapshot], None], every: float = 0.5) -> Result:
         """``run``, and show ``watch`` how it stands every so many seconds and once at its end."""
         running = asyncio.create_task(self.run())
         try:

@@ -27,8 +27,10 @@ CLOSE = b"close"
 
 
 class Scripted:
-    """Gives the answers of ``script`` in turn, the last one for ever after. SILENCE says nothing; one that ends in CLOSE
-    hangs up after it."""
+    """Gives the answers of ``script`` in turn, the last one for ever after.
+
+    SILENCE says nothing; one that ends in CLOSE hangs up after it.
+    """
 
     def __init__(self, script: Sequence[bytes]) -> None:
         self._script = list(script)

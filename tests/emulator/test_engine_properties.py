@@ -78,7 +78,7 @@ class Run:
 
 
 @given(profiles, steps)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_tokens_are_conserved_and_nothing_leaks(profile: Profile, script: list[tuple[str, object]]) -> None:
     run = Run(profile)
     for act, argument in script:
@@ -108,7 +108,7 @@ def test_tokens_are_conserved_and_nothing_leaks(profile: Profile, script: list[t
 
 
 @given(profiles, st.lists(requests, min_size=1, max_size=20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_first_come_first_served(profile: Profile, asked: list[tuple[int, int]]) -> None:
     run = Run(profile)
     for request in asked:

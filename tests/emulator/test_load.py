@@ -9,6 +9,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionUserMessageParam
 
+from gateway.emulator.calls import Pool, request_bytes
 from gateway.emulator.load import Ask, Fate, Load, Outcome, Plan, Result, Snapshot, percentile
 from gateway.emulator.profiles import FLAT
 from gateway.emulator.scenario import chat
@@ -137,7 +138,19 @@ async def test_arrivals_are_of_the_seed_and_of_the_rate() -> None:
     assert 240 < runs[0].offered < 360
     assert all(run.count(Fate.GOOD) == run.offered for run in runs)
     assert all(0 < arrival < 1 for arrival in arrivals[0])
-    assert server.connections < 100  # they are used again
+
+
+async def test_a_connection_is_used_again() -> None:
+    async with Scripted([OK]) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        pool = Pool(host, int(port))
+        for _ in range(3):
+            connection = await pool.take()
+            answer = await connection.send(request_bytes("/x", host, "text/plain", b"x", {}), 5.0, stream=False)
+            assert answer.complete
+            pool.give_back(connection)
+        pool.close()
+    assert (server.connections, len(server.asked)) == (1, 3)
 
 
 async def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
