@@ -19,7 +19,7 @@ from tests.real.cases import chat, lasting, marked, slow_to_begin
 from tests.real.gateway import GatewayProcess
 from tests.real.llamacpp import CONTEXT, LlamaCpp
 from tests.real.process import Program, eventually
-from tests.real.tap import Tap
+from tests.real.tap import Tap, Tapped
 from tests.real.wire import exchange, opened, sent
 
 pytestmark = pytest.mark.real
@@ -65,11 +65,17 @@ def left(gateway: GatewayProcess, mark: str) -> None:
     eventually(lambda: [line["outcome"] for line in gateway.logged(mark)] == outcomes, f"the log says: {outcomes}")
 
 
-def cut_off(tap: Tap, mark: str, *, begun: bool) -> None:
-    """The gateway closed the connection of this request; ``begun``: its answer had begun."""
+def cut_off(tap: Tap, mark: str) -> Tapped:
+    """The gateway closed the connection of this request before the engine did."""
     (upstream,) = tap.that_heard(mark.encode())
     eventually(lambda: upstream.ended_by == "gateway", "the gateway ended its own request")
-    assert upstream.heard.count(b"\r\nHost: ") - upstream.said.count(b"HTTP/1.1 ") == (0 if begun else 1)
+    return upstream
+
+
+def cut_off_unanswered(tap: Tap, mark: str) -> None:
+    """And the engine had not answered yet."""
+    upstream = cut_off(tap, mark)
+    assert upstream.said.count(b"HTTP/1.1 ") == upstream.heard.count(b"\r\nHost: ") - 1
 
 
 def tokens_made(engine: LlamaCpp) -> float:
@@ -84,7 +90,7 @@ def test_while_streaming(leave: Leave, gateway: GatewayProcess, engine: LlamaCpp
         assert engine.running() == gateway.running() == 1
         leave(connection)
     left(gateway, mark)
-    cut_off(tap, mark, begun=True)
+    cut_off(tap, mark)
     at_rest(gateway, engine)
     assert tokens_made(engine) - before < CONTEXT / 2
 
@@ -96,7 +102,7 @@ def test_before_the_first_token_of_a_stream(leave: Leave, gateway: GatewayProces
     eventually(lambda: engine.running() == 1, "the engine reads the prompt")
     leave(connection)
     left(gateway, mark)
-    cut_off(tap, mark, begun=True)  # with its head: llama.cpp sends that before it reads the prompt
+    cut_off(tap, mark)
     at_rest(gateway, engine)
     assert tokens_made(engine) - before < 10
 
@@ -109,7 +115,7 @@ def test_before_an_answer_that_is_not_streamed(
     eventually(lambda: engine.running() == 1, "the engine writes the answer")
     leave(connection)
     left(gateway, mark)
-    cut_off(tap, mark, begun=False)
+    cut_off_unanswered(tap, mark)
     eventually(lambda: gateway.running() == 0, "the permit is back")
 
 
@@ -143,7 +149,7 @@ def test_when_the_client_is_killed(
     finally:
         client.kill()
     left(gateway, mark)
-    cut_off(tap, mark, begun=manner == "stream")
+    (cut_off if manner == "stream" else cut_off_unanswered)(tap, mark)
     eventually(lambda: gateway.running() == 0, "the permit is back")
 
 
