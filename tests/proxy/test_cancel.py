@@ -17,6 +17,7 @@ from tests.proxy.helpers import (
     CHAT_STREAM,
     GUARD,
     SSE_HEAD,
+    House,
     Message,
     Peer,
     StartBackend,
@@ -182,14 +183,10 @@ async def test_F42_a_clients_own_timeout_is_never_a_failure_of_the_backend(backe
 
 
 async def test_P09_a_client_that_vanishes_stops_the_reading_of_the_backend(backend: StartBackend) -> None:
-    written = 0
-
     async def endless(peer: Peer, _message: Message) -> None:
-        nonlocal written
         await peer.send(SSE_HEAD)
-        for _ in range(10_000):
+        while True:  # only the gateway ends this
             await peer.send(chunked(event("x" * 1000)))
-            written += 1
 
     engine = await backend(endless)
     async with open_house(engine) as house:
@@ -199,7 +196,6 @@ async def test_P09_a_client_that_vanishes_stops_the_reading_of_the_backend(backe
         await client.chunk()
         client.reset()
         await engine.deserted()
-        assert written < 10_000
         assert (await house.records.count(1))[0].outcome is Outcome.CLIENT_GONE
 
 
@@ -287,7 +283,7 @@ def _descriptors() -> int:
 async def test_a_thousand_streams_cancelled_at_random_moments_leave_nothing(backend: StartBackend) -> None:
     """Queued, before the head, in the stream, after its end: gauges at zero, no permit, task or descriptor left."""
     chance = random.Random(7)
-    count = 1000
+    count, stays = 1000, 0.2
 
     async def varied(peer: Peer, _message: Message) -> None:
         await asyncio.sleep(chance.random() * 0.02)
@@ -297,14 +293,14 @@ async def test_a_thousand_streams_cancelled_at_random_moments_leave_nothing(back
             await asyncio.sleep(chance.random() * 0.01)
         await peer.send(chunked(b"data: [DONE]\n\n") + b"0\r\n\r\n")
 
-    async def one(house: object) -> None:
-        client = await house.client()  # type: ignore[attr-defined]
-        try:
-            async with asyncio.timeout(chance.random() * 0.1):
-                await client.send(request(body=CHAT_STREAM))
-                await client.answer()
-        except TimeoutError:
-            pass
+    async def one(house: House, *, leaves: bool) -> None:
+        client = await house.client()
+        await client.send(request(body=CHAT_STREAM))
+        answer = asyncio.create_task(client.answer())
+        if leaves:
+            await asyncio.wait({answer}, timeout=chance.random() * 0.1)
+            answer.cancel()
+        await asyncio.gather(answer, return_exceptions=True)
         leave(client, chance.choice(["close", "reset"]))
 
     engine = await backend(varied)
@@ -313,13 +309,11 @@ async def test_a_thousand_streams_cancelled_at_random_moments_leave_nothing(back
         gc.collect()
         tasks, descriptors = len(asyncio.all_tasks()), _descriptors()
         for _ in range(10):
-            await asyncio.gather(*(one(house) for _ in range(count // 10)))
+            await asyncio.gather(*(one(house, leaves=chance.random() > stays) for _ in range(count // 10)))
         records = await house.records.count(count)
         house.clients.clear()
         await engine.deserted()
-        outcomes = {record.outcome for record in records}
-        assert outcomes <= {Outcome.COMPLETED, Outcome.CLIENT_GONE}
-        assert len(outcomes) == 2, "the storm cancelled all or nothing"
+        assert {record.outcome for record in records} == {Outcome.COMPLETED, Outcome.CLIENT_GONE}
         assert house.controller.balanced
         assert house.gateway.in_flight == 0
         async with asyncio.timeout(GUARD):
