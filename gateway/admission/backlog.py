@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from gateway.admission.balancer import Hold
 from gateway.admission.config import QueueConfig
 from gateway.admission.pool import Books
 from gateway.admission.queue import Calendar, Entry, LaneQueue
@@ -21,11 +22,32 @@ class Group:
         self.queue = LaneQueue(config)
         self.flow = Flow(len(config.lanes))
         self.served = 0.0  # cost, for turns between queues that share a backend
+        self.arrivals = 0  # since the last tick
+        self.full = 0  # of those, the ones that found every backend full
+        self.shut: Hold | None = None  # why nobody found a place, while none can have come free since
 
     @property
     def capacity(self) -> float:
         """Cost units a second that its backends could serve."""
         return sum(books.capacity for books in self.books)
+
+    def note_arrival(self, cost: float, now: float) -> None:
+        """Count an arrival, refused or not: arrivals see what time sees."""
+        self.flow.arrive(cost, now)
+        self.arrivals += 1
+        if self.shut is Hold.FULL:
+            self.full += 1
+            return
+        for books in self.books:
+            if books.window.inflight >= books.cap:
+                books.window.full += 1
+
+    def report_arrivals(self) -> None:
+        """Tell the backends' windows."""
+        for books in self.books:
+            books.window.arrivals += self.arrivals
+            books.window.full += self.full
+        self.arrivals = self.full = 0
 
 
 class Backlog:
@@ -65,7 +87,7 @@ class Backlog:
             self.queued[group.books] = group
             if group.books not in self._groups:
                 self._passing[group.books] = group
-        group.queue.lanes[entry.lane].push(entry)
+        group.queue.push(entry)
         self._entries[entry.ticket.id] = (entry, group)
         self.size += entry.size
         self._date(entry)
@@ -73,7 +95,8 @@ class Backlog:
     def remove(self, ticket_id: int) -> tuple[Entry, Group]:
         """Take a request out wherever it stands."""
         entry, group = self._entries[ticket_id]
-        group.queue.lanes[entry.lane].remove(entry)
+        group.queue.remove(entry)
+        group.shut = None
         self.left(entry)
         return entry, group
 
@@ -83,14 +106,19 @@ class Backlog:
         self.size -= entry.size
         self._deadlines.discard(entry.date, entry.ticket.id)
         if not group.queue.depth:
+            group.shut = None
             del self.queued[group.books]
             self._passing.pop(group.books, None)
 
+    def reopen(self) -> None:
+        """A place may have come free anywhere."""
+        for group in self.queued.values():
+            group.shut = None
+
     def in_turn(self) -> list[Group]:
-        """Queues with somebody waiting, the least served first."""
-        if len(self.queued) == 1:
-            return list(self.queued.values())
-        return sorted(self.queued.values(), key=lambda group: group.served)
+        """Queues whose requests may find a place, the least served first."""
+        hopeful = [group for group in self.queued.values() if not group.shut]
+        return hopeful if len(hopeful) < 2 else sorted(hopeful, key=lambda group: group.served)  # noqa: PLR2004 - sort
 
     def postpone(self, entry: Entry, deadline: float) -> None:
         """Move a deadline."""
@@ -104,15 +132,16 @@ class Backlog:
 
     def due(self) -> float | None:
         """The next deadline, rounded up to a hundredth."""
-        first = self._deadlines.first()
-        return None if first is None else first[0] * DATE
+        date = self._deadlines.date()
+        return None if date is None else date * DATE
 
     def expired(self, now: float) -> tuple[Entry, Group] | None:
         """One request whose deadline has passed."""
-        first = self._deadlines.first()
-        if first is None or first[0] * DATE > now:
+        due = self.due()
+        if due is None or due > now:
             return None
-        return self._entries[first[1].ticket.id]
+        entry = self._deadlines.first()
+        return None if entry is None else self._entries[entry.ticket.id]
 
     def oldest(self, lane: int) -> float | None:
         """When the one that has waited longest in ``lane`` arrived. Walks: for /state, not for decisions."""

@@ -20,7 +20,8 @@ RECENT: Final = 10.0  # seconds that another lane's traffic counts as present
 class Hold(Enum):
     """Why a request cannot go now."""
 
-    ALL = "all"  # nobody has room, or it does not fit a token limit: nothing of this queue goes before it
+    FULL = "full"  # no backend has room: nobody of this queue can go
+    TOKENS = "tokens"  # there is room, but not for its tokens: nobody goes before it, or long ones would starve
     LANE = "lane"  # held for a reason of its own lane: other lanes go on
 
 
@@ -30,56 +31,41 @@ class Balancer:
 
     config: QueueConfig
 
-    def pick(self, eligible: Sequence[Books], ticket: Ticket, lane: int, now: float) -> Books | Hold:
-        """The backend for ``ticket``, or why there is none."""
-        candidates = sound(eligible, now) if any(books.suspect for books in eligible) else eligible
-        share = 1.0 if lane == 0 else 1.0 - self.config.reserve_short
+    def pick(self, candidates: Sequence[Books], ticket: Ticket, lane: int, now: float) -> tuple[Books, bool] | Hold:
+        """The backend for ``ticket`` and whether more places are left, or why there is none."""
+        best, best_score, hold, roomy = None, inf, Hold.FULL, 0
         serial = self.reads_serially(ticket, lane)
-        tokens = ticket.work.tokens
-        best, best_score, hold = None, inf, Hold.ALL
-        blocked = False
         for books in candidates:
-            window, limit = books.window, books.limit
+            window = books.window
             inflight = window.inflight
-            if inflight and inflight + 1 > limit.value:
+            if inflight >= books.cap:
                 continue
-            if inflight and inflight + 1 > limit.value * share:
-                hold = Hold.LANE
+            roomy += 1
+            if inflight and ((lane and inflight >= books.cap_others) or (serial and self.reading(books, now))):
+                hold = hold if hold is Hold.TOKENS else Hold.LANE
                 continue
-            if serial and self.reading(books, now):
-                hold = Hold.LANE
+            if inflight and window.tokens + ticket.work.tokens > books.limit.tokens:
+                window.held = True
+                hold = Hold.TOKENS
                 continue
-            if inflight and window.tokens + tokens > limit.tokens:
-                window.held = blocked = True
-                continue
-            score = (inflight + 1) / (limit.value * books.weight)
+            score = (inflight + 1) / (books.limit.value * books.weight)
             if score < best_score or (score == best_score and best is not None and books.turn < best.turn):
                 best, best_score = books, score
-        if best is not None:
-            return best
-        return Hold.ALL if blocked else hold
+        return hold if best is None else (best, roomy > 1 or best.window.inflight + 1 < best.cap)
 
     def reads_serially(self, ticket: Ticket, lane: int) -> bool:
         """Whether ``ticket`` must wait for the long prompt before it to be read.
 
         Prefill is serial compute: a second long prompt inside the engine gains nothing and delays every short one.
         """
-        last = len(self.config.lanes) - 1
-        return bool(
-            self.config.long_prefills
-            and lane == last > 0
+        return (
+            ticket.work.prompt_tokens >= LONG_PROMPT
             and ticket.shape.stream
-            and ticket.work.prompt_tokens >= LONG_PROMPT
+            and self.config.long_prefills > 0
+            and lane == len(self.config.lanes) - 1 > 0
         )
 
     def reading(self, books: Books, now: float) -> bool:
         """Whether a backend reads as many long prompts as it should while others want to be served."""
         window = books.window
         return window.long >= self.config.long_prefills and now - window.others_at < RECENT
-
-
-def sound(eligible: Sequence[Books], now: float) -> list[Books]:
-    """Those of the best rank present; never empty."""
-    ranks = [books.rank(now) for books in eligible]
-    best = min(ranks)
-    return [books for books, rank in zip(eligible, ranks, strict=True) if rank == best]

@@ -98,42 +98,47 @@ class AdmissionController:
         Raises:
             KeyError: the permit is unknown or was settled before (a programmer's error).
         """
-        self._pool.by_name[permit.backend].leave(permit.id, outcome, usage, now)
+        self._pool.leave(permit.backend, permit.id, outcome, usage, now)
         if outcome is Outcome.COMPLETED and usage is not None and self._estimator is not None:
             self._estimator.learn(permit.ticket.shape, usage, permit.ticket.client)
-        return self._dispatch(now, self._expire(now))
+        return self._reopen(now)
 
     def note_health(self, backend: str, health: Health, now: float) -> list[Verdict]:
         """Take the prober's finding."""
-        self._pool.by_name[backend].note_health(health)
-        return self._dispatch(now, self._expire(now))
+        self._pool.note_health(backend, health)
+        return self._reopen(now)
 
     def note_hints(self, backend: str, hints: Hints, now: float) -> list[Verdict]:
         """Take an engine's own gauges; they only ever lower a limit, and lapse when they grow old."""
         self._pool.by_name[backend].note_hints(hints, now)
-        return self._dispatch(now, self._expire(now))
+        return self._reopen(now)
 
     def drain(self, now: float) -> list[Verdict]:
         """Refuse what arrives from now on; what is queued or running goes on."""
         self._draining = True
-        return self._dispatch(now, self._expire(now))
+        return self._reopen(now)
 
     def tick(self, now: float) -> list[Verdict]:
         """Do what is due by ``now``: expire, sample, decide."""
-        verdicts = self._expire(now)
         if self._sample_at is not None and now >= self._sample_at:
             self._sample(now)
-        self._dispatch(now, verdicts)
+        verdicts = self._reopen(now)
         if not self._pool.running and not len(self._backlog):
             self._sample_at = None
         return verdicts
 
     def _sample(self, now: float) -> None:
-        for books in self._pool.books:
-            books.tick(now)
+        for group in self._backlog.groups:
+            group.report_arrivals()
+        self._pool.tick(now)
         for group in self._backlog.groups:
             group.flow.refresh(group.capacity, self._config.shed.overload_ratio, now)
         self._sample_at = now + TICK
+
+    def _reopen(self, now: float) -> list[Verdict]:
+        """Go on after something that may have freed a place."""
+        self._backlog.reopen()
+        return self._dispatch(now, self._expire(now))
 
     def next_wakeup(self) -> float | None:
         """When ``tick`` must next be called; None: not before something else happens."""
@@ -193,27 +198,17 @@ class AdmissionController:
             return self._refuse(ticket, Reason.NO_BACKEND, 0.0, now)
         group = self._backlog.group(books)
         lane = self._lane_of(ticket)
-        self._note_arrival(ticket, group, now)
+        group.note_arrival(ticket.work.cost, now)
         if not self._backlog.queued:
-            spot = self._balancer.pick(books, ticket, lane, now)
+            spot = self._balancer.pick(self._pool.sound(books, now), ticket, lane, now)
             if not isinstance(spot, Hold):
-                return self._grant(ticket, group, lane, spot, now)
+                return self._grant(ticket, group, lane, spot[0], now)
         return self._wait(ticket, group, lane, now, retry=retry)
 
     def _note_attempt(self, ticket: Ticket, now: float) -> bool:
         retry = self._ledger.arrive(ticket.fingerprint, now) or ticket.attempt > 0
         self._budget.arrive(retry=retry, now=now)
         return retry
-
-    @staticmethod
-    def _note_arrival(ticket: Ticket, group: Group, now: float) -> None:
-        """Count an arrival, refused or not: arrivals see what time sees."""
-        for books in group.books:
-            window = books.window
-            window.arrivals += 1
-            if window.inflight and window.inflight + 1 > books.limit.value:
-                window.full += 1
-        group.flow.arrive(ticket.work.cost, now)
 
     def _wait(self, ticket: Ticket, group: Group, index: int, now: float, *, retry: bool) -> Rejection | None:
         """Let it wait, or refuse it at the door."""
@@ -236,7 +231,9 @@ class AdmissionController:
 
     def _would_take(self, ticket: Ticket, group: Group, now: float) -> bool:
         index = self._lane_of(ticket)
-        if not self._backlog.queued and not isinstance(self._balancer.pick(group.books, ticket, index, now), Hold):
+        if not self._backlog.queued and not isinstance(
+            self._balancer.pick(self._pool.sound(group.books, now), ticket, index, now), Hold
+        ):
             return True
         limit = self._patience(ticket, index, self._shedder.bound(ticket, group.queue.lanes[index]))
         return self._prospect(ticket, group, index, limit, now, retry=ticket.attempt > 0)[1] is None
@@ -294,24 +291,30 @@ class AdmissionController:
     def _dispatch(self, now: float, verdicts: list[Verdict]) -> list[Verdict]:
         """Let requests go for as long as any queue finds a place; adds their permits to ``verdicts``."""
         while self._backlog.queued:
-            permit = next(filter(None, (self._next(group, now) for group in self._backlog.in_turn())), None)
-            if permit is None:
+            for group in self._backlog.in_turn():
+                permit = self._next(group, now)
+                if permit is not None:
+                    verdicts.append(permit)
+                    break
+            else:
                 break
-            verdicts.append(permit)
         return verdicts
 
     def _next(self, group: Group, now: float) -> Permit | None:
-        found = group.queue.next(lambda entry: self._balancer.pick(group.books, entry.ticket, entry.lane, now))
-        if found is None:
+        candidates, pick = self._pool.sound(group.books, now), self._balancer.pick
+        found = group.queue.next(lambda entry: pick(candidates, entry.ticket, entry.lane, now))
+        if isinstance(found, Hold):
+            group.shut = None if found is Hold.LANE else found
             return None
-        entry, books = found
+        entry, (books, more) = found
+        group.shut = None if more else Hold.FULL
         self._backlog.left(entry)
         return self._grant(entry.ticket, group, entry.lane, books, now)
 
     def _grant(self, ticket: Ticket, group: Group, lane: int, books: Books, now: float) -> Permit:
         self._permits += 1
         running = self._running(ticket, lane, books, now)
-        books.enter(running, now)
+        self._pool.enter(books, running, now)
         if lane < len(self._config.queue.lanes) - 1:
             books.window.others_at = now
         group.flow.dispatch(lane, ticket.work.cost, now)

@@ -119,11 +119,18 @@ class Books:
         )
         self.breaker = Breaker(config.breaker)
         self.health = Health.UNKNOWN
-        self.suspect = False  # not up and closed: look closer
+        self.suspect = False  # down, or its breaker not closed: look closer
         self.turn = 0  # the last permit given for it: ties go to the least recent
+        self.cap = self.cap_others = 0  # requests that may be in flight: of any lane, of others than the first
+        self._share_others = 1.0 - config.queue.reserve_short
         self._silence = config.breaker.silence
         self._hints = Hints()
         self._hinted_at = -inf
+        self._set_caps()
+
+    def _set_caps(self) -> None:
+        self.cap = max(1, floor(self.limit.value))
+        self.cap_others = max(1, floor(self.limit.value * self._share_others))
 
     def rank(self, now: float) -> int:
         """0: sound, or due a trial; 1: its probe fails; 2: its breaker is open."""
@@ -161,6 +168,7 @@ class Books:
         self.window.leave(permit_id)
         if outcome is Outcome.BACKEND_BUSY and not running.started:
             self.limit.refuse(self.window.inflight)
+            self._set_caps()
 
     def _measure(self, running: Running, usage: Usage | None, now: float) -> None:
         window = self.window
@@ -194,6 +202,7 @@ class Books:
         window.tick()
         fresh = now - self._hinted_at <= HINTS_LAPSE
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
+        self._set_caps()
         if window.inflight and now - window.last_byte > self._silence and not self.breaker.open:
             self.breaker.trip(now)
             self._judge()
@@ -202,7 +211,7 @@ class Books:
     def capacity(self) -> float:
         """Cost units a second that it serves with its limit full, by Little's law; 0 before the first answer."""
         pace = self.window.served.value
-        return floor(max(1.0, self.limit.value)) / pace if pace else 0.0
+        return self.cap / pace if pace else 0.0
 
     def state(self, now: float) -> BackendState:
         """Everything, for /state and the metrics."""
@@ -231,6 +240,8 @@ class Pool:
     def __init__(self, backends: Sequence[Backend], config: AdmissionConfig) -> None:
         self.books = tuple(Books(backend, config) for backend in backends)
         self.by_name = {books.name: books for books in self.books}
+        self.running = 0
+        self.troubled = False  # some backend is suspect
         anything = tuple(books for books in self.books if not books.backend.models)
         self._unlisted = anything or self.books
         self._listed: dict[str, tuple[Books, ...]] = {
@@ -238,11 +249,6 @@ class Pool:
             for backend in backends
             for model in backend.models
         }
-
-    @property
-    def running(self) -> int:
-        """Requests in flight on all of them."""
-        return sum(books.window.inflight for books in self.books)
 
     @property
     def sets(self) -> list[tuple[Books, ...]]:
@@ -257,3 +263,43 @@ class Pool:
         """
         serving = self._unlisted if model is None else self._listed.get(model, self._unlisted)
         return tuple(books for books in serving if books.name not in avoid) if avoid else serving
+
+    def sound(self, serving: tuple[Books, ...], now: float) -> Sequence[Books]:
+        """Those of the best rank present: never none of them."""
+        if not self.troubled:
+            return serving
+        ranks = [books.rank(now) for books in serving]
+        best = min(ranks)
+        return [books for books, rank in zip(serving, ranks, strict=True) if rank == best]
+
+    def enter(self, books: Books, running: Running, now: float) -> None:
+        """A request goes to a backend."""
+        books.enter(running, now)
+        self.running += 1
+
+    def leave(self, backend: str, permit_id: int, outcome: Outcome, usage: Usage | None, now: float) -> None:
+        """A request is over.
+
+        Raises:
+            KeyError: no such backend, or no such request runs there.
+        """
+        books = self.by_name[backend]
+        was_suspect = books.suspect
+        books.leave(permit_id, outcome, usage, now)
+        self.running -= 1
+        if books.suspect is not was_suspect:
+            self._look()
+
+    def note_health(self, backend: str, health: Health) -> None:
+        """Take the prober's finding."""
+        self.by_name[backend].note_health(health)
+        self._look()
+
+    def tick(self, now: float) -> None:
+        """Take the samples of every 100 ms."""
+        for books in self.books:
+            books.tick(now)
+        self._look()
+
+    def _look(self) -> None:
+        self.troubled = any(books.suspect for books in self.books)

@@ -48,17 +48,19 @@ class Calendar(Generic[T]):
         if items is not None:
             items.pop(key, None)
 
-    def first(self) -> tuple[int, T] | None:
-        """The earliest date with an item, and its first item."""
+    def date(self) -> int | None:
+        """The earliest date with an item."""
         heap, dates = self._heap, self._dates
         while heap:
-            date = heap[0]
-            items = dates[date]
-            if items:
-                return date, next(iter(items.values()))
-            heapq.heappop(heap)
-            del dates[date]
+            if dates[heap[0]]:
+                return heap[0]
+            del dates[heapq.heappop(heap)]
         return None
+
+    def first(self) -> T | None:
+        """The first item of the earliest date."""
+        date = self.date()
+        return None if date is None else next(iter(self._dates[date].values()))
 
 
 @dataclass(slots=True, eq=False)
@@ -93,20 +95,20 @@ class Lane:
     def __init__(self, config: LaneConfig, queue: QueueConfig) -> None:
         self.config = config
         self.grant = queue.lane_quantum * config.weight
-        self.credit = 0.0
         self.depth = 0
-        self.cost = 0.0
-        self.active = 0  # clients with a request waiting
         self._quantum = queue.client_quantum
         self._reset()
 
     def _reset(self) -> None:
         # An idle lane keeps no credit, and its clients neither credit nor debt.
-        self.credit = self.cost = 0.0
-        self.round = 0.0
+        self.credit = 0.0
+        self.cost = 0.0
+        self.active = 0  # clients with a request waiting
+        self._round = 0.0
         self._clients: dict[str, Client] = {}
         self._rounds: Calendar[Client] = Calendar()
         self._keys = 0
+        self._head: Entry | None = None
 
     def queued_by(self, client: str) -> float:
         """Cost that ``client`` has waiting here."""
@@ -120,6 +122,7 @@ class Lane:
             client = self._newcomer(entry.ticket.client)
         if not client.entries:
             self.active += 1
+            self._head = None  # it may be due before the present head
         client.entries[entry.ticket.id] = entry
         client.cost += entry.ticket.work.cost
         self.depth += 1
@@ -127,30 +130,35 @@ class Lane:
 
     def _newcomer(self, name: str) -> Client:
         self._keys += 1
-        client = Client(name, self._keys, self.round, int(self.round) - 1)
+        client = Client(name, self._keys, self._round, int(self._round) - 1)
+        self._head = None  # a new client goes to the front once
         self._clients[name] = client
         self._rounds.add(client.date, client.key, client)
         return client
 
+    @property
     def head(self) -> Entry | None:
         """The request that is next in fair order."""
-        while self.depth:
-            found = self._rounds.first()
-            assert found is not None  # noqa: S101 - whoever waits is in the calendar
-            client = found[1]
+        if self._head is None and self.depth:
+            self._head = self._find_head()
+        return self._head
+
+    def _find_head(self) -> Entry:
+        while True:
+            client = self._rounds.first()
+            assert client is not None  # noqa: S101 - whoever waits is in the calendar
             if client.entries:
                 return next(iter(client.entries.values()))
             self._rounds.discard(client.date, client.key)  # served, and its debt is paid
             del self._clients[client.name]
-        return None
 
     def serve(self, entry: Entry) -> None:
         """The request is dispatched: its client pays for it."""
         client = self._clients[entry.ticket.client]
         rounds = entry.ticket.work.cost / self._quantum
-        start = max(client.due, self.round)
+        start = max(client.due, self._round)
         client.due = start + rounds
-        self.round += rounds / self.active
+        self._round += rounds / self.active
         self.remove(entry)
         if self.depth:
             self._rounds.discard(client.date, client.key)
@@ -167,6 +175,8 @@ class Lane:
         if not client.entries:
             self.active -= 1
             client.cost = 0.0
+        if entry is self._head:
+            self._head = None
         if not self.depth:
             self._reset()
 
@@ -176,55 +186,64 @@ class LaneQueue:
 
     def __init__(self, config: QueueConfig) -> None:
         self.lanes = tuple(Lane(lane, config) for lane in config.lanes)
+        self.depth = 0
         self._turn = 0
 
-    @property
-    def depth(self) -> int:
-        """Requests waiting."""
-        return sum(lane.depth for lane in self.lanes)
+    def push(self, entry: Entry) -> None:
+        """Let a request wait."""
+        self.lanes[entry.lane].push(entry)
+        self.depth += 1
 
-    def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | None:
+    def remove(self, entry: Entry) -> None:
+        """The request no longer waits."""
+        self.lanes[entry.lane].remove(entry)
+        self.depth -= 1
+
+    def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | Hold:
         """Take out the request whose turn it is, together with the place that ``place`` found for it.
 
         A request that must wait for its own lane's reason lets the other lanes go on; any other that finds no place
-        holds the dispatch, or a long one would starve behind small holes.
+        holds the dispatch, or a long one would starve behind small holes. Returns why nobody can go, where that is so.
         """
         passed: list[Lane] = []
         while (lane := self._next_lane(passed)) is not None:
-            entry = lane.head()
-            assert entry is not None  # noqa: S101 - lanes without a request have no turn
+            entry = lane.head
+            assert entry is not None  # noqa: S101 - a lane without a request has no turn
             spot = place(entry)
-            if spot is Hold.ALL:
-                return None
-            if isinstance(spot, Hold):
+            if spot is Hold.LANE:
                 lane.credit = min(lane.credit, entry.ticket.work.cost)
                 passed.append(lane)
                 continue
+            if isinstance(spot, Hold):
+                return spot
             lane.credit -= entry.ticket.work.cost
             lane.serve(entry)
+            self.depth -= 1
             return entry, spot
-        return None
+        return Hold.LANE
 
     def _next_lane(self, passed: Sequence[Lane]) -> Lane | None:
         """Give the turn to the lane whose credit covers its head first, as if round after round had been walked."""
         current = self.lanes[self._turn]
-        if current.depth and current not in passed and current.credit >= _cost_of_head(current):
+        head = current.head
+        if head is not None and current.credit >= head.ticket.work.cost and current not in passed:
             return current
-        count = len(self.lanes)
-        order = [i % count for i in range(self._turn + 1, self._turn + 1 + count)]
-        order = [i for i in order if self.lanes[i].depth and self.lanes[i] not in passed]
-        if not order:
+        waiting = [lane for lane in self._after_turn() if lane.depth and lane not in passed]
+        if not waiting:
             return None
-        lanes = [self.lanes[i] for i in order]
-        visits = [max(1, ceil((_cost_of_head(lane) - lane.credit) / lane.grant)) for lane in lanes]
+        visits = [max(1, ceil(_missing(lane) / lane.grant)) for lane in waiting]
         fewest = min(visits)
         winner = visits.index(fewest)
-        for i, lane in enumerate(lanes):
+        for i, lane in enumerate(waiting):
             lane.credit += lane.grant * (fewest if i <= winner else fewest - 1)
-        self._turn = order[winner]
-        return lanes[winner]
+        self._turn = self.lanes.index(waiting[winner])
+        return waiting[winner]
+
+    def _after_turn(self) -> tuple[Lane, ...]:
+        return self.lanes[self._turn + 1 :] + self.lanes[: self._turn + 1]
 
 
-def _cost_of_head(lane: Lane) -> float:
-    head = lane.head()
-    return head.ticket.work.cost if head is not None else 0.0
+def _missing(lane: Lane) -> float:
+    """Credit that the lane's head still needs."""
+    head = lane.head
+    return head.ticket.work.cost - lane.credit if head is not None else 0.0
