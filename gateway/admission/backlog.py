@@ -7,9 +7,9 @@ from typing import Final
 
 from gateway.admission.balancer import Hold
 from gateway.admission.config import QueueConfig
+from gateway.admission.flow import Flow
 from gateway.admission.pool import Books
 from gateway.admission.queue import Calendar, Entry, LaneQueue
-from gateway.admission.shedder import Flow
 
 DATE: Final = 0.01  # seconds; deadlines are kept to the next hundredth
 

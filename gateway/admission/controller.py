@@ -8,7 +8,6 @@ prober, time) ends in one loop, ``_dispatch``, which lets requests go as long as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from gateway.admission.backlog import Backlog, Group
 from gateway.admission.balancer import Balancer, Hold
@@ -16,8 +15,7 @@ from gateway.admission.config import AdmissionConfig
 from gateway.admission.estimator import Estimator
 from gateway.admission.pool import Books, Pool
 from gateway.admission.queue import Entry
-from gateway.admission.retries import Ledger, RetryBudget
-from gateway.admission.shedder import Shedder
+from gateway.admission.shedder import Prospect, Shedder, size
 from gateway.admission.window import TICK, Running, Streaming
 from gateway.model import (
     Backend,
@@ -33,9 +31,6 @@ from gateway.model import (
     Usage,
     Verdict,
 )
-
-SERIAL_PATIENCE: Final = 60.0  # seconds that a long prompt may wait for the one that is being read, at most
-SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own
 
 
 class AdmissionController:
@@ -57,9 +52,7 @@ class AdmissionController:
         self._pool = Pool(backends, config)
         self._backlog = Backlog(self._pool.sets, config.queue)
         self._balancer = Balancer(config.queue)
-        self._shedder = Shedder(config.shed, uniform)
-        self._ledger = Ledger()
-        self._budget = RetryBudget(config.shed.retry_budget)
+        self._shedder = Shedder(config, uniform)
         self._permits = 0  # granted so far
         self._sample_at: float | None = None  # None while nothing runs or waits
         self._draining = False
@@ -167,8 +160,8 @@ class AdmissionController:
             backends=tuple(books.state(now) for books in self._pool.books),
             lanes=tuple(self._lane_state(i, now) for i in range(len(self._config.queue.lanes))),
             draining=self._draining,
-            overloaded=any(self._overloaded(group, now) for group in self._backlog.groups),
-            retries_seen=dict(self._ledger.seen),
+            overloaded=any(self._shedder.overloaded(group, now) for group in self._backlog.groups),
+            retries_seen=dict(self._shedder.ledger.seen),
         )
 
     def _lane_state(self, index: int, now: float) -> LaneState:
@@ -183,90 +176,53 @@ class AdmissionController:
             max_wait=config.max_wait,
         )
 
-    def _overloaded(self, group: Group, now: float) -> bool:
-        return group.flow.overloaded(self._config.shed.overload_after, now)
-
     # ----------------------------------------------------------------------------------------------- the door
 
     def _admit(self, ticket: Ticket, now: float) -> Verdict | None:
         """The verdict that can be given at once; None where the request waits."""
-        retry = self._note_attempt(ticket, now)
+        retry = self._shedder.attempt(ticket, now)
         if self._draining:
-            return self._refuse(ticket, Reason.DRAINING, 1.0, now)
+            return self._shedder.refuse(ticket, Reason.DRAINING, 1.0, now)
         books = self._pool.serving(ticket.shape.model, ticket.avoid)
         if not books:
-            return self._refuse(ticket, Reason.NO_BACKEND, 0.0, now)
+            return self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now)
         group = self._backlog.group(books)
-        lane = self._lane_of(ticket)
         group.note_arrival(ticket.work.cost, now)
-        if not self._backlog.queued:
-            spot = self._balancer.pick(self._pool.sound(books, now), ticket, lane, now)
-            if not isinstance(spot, Hold):
-                return self._grant(ticket, group, lane, spot[0], now)
+        lane = self._lane_of(ticket)
+        place = self._place(ticket, group, lane, now)
+        if place is not None:
+            return self._grant(ticket, group, lane, place, now)
         return self._wait(ticket, group, lane, now, retry=retry)
 
-    def _note_attempt(self, ticket: Ticket, now: float) -> bool:
-        retry = self._ledger.arrive(ticket.fingerprint, now) or ticket.attempt > 0
-        self._budget.arrive(retry=retry, now=now)
-        return retry
+    def _place(self, ticket: Ticket, group: Group, lane: int, now: float) -> Books | None:
+        """Where the request can go at once; nowhere while others wait."""
+        if self._backlog.queued:
+            return None
+        spot = self._balancer.pick(self._pool.sound(group.books, now), ticket, lane, now)
+        return None if isinstance(spot, Hold) else spot[0]
 
-    def _wait(self, ticket: Ticket, group: Group, index: int, now: float, *, retry: bool) -> Rejection | None:
+    def _wait(self, ticket: Ticket, group: Group, lane: int, now: float, *, retry: bool) -> Rejection | None:
         """Let it wait, or refuse it at the door."""
-        bound = self._shedder.bound(ticket, group.queue.lanes[index])
-        limit = self._patience(ticket, index, bound)
-        wait, reason = self._prospect(ticket, group, index, limit, now, retry=retry)
+        prospect = self._prospect(ticket, group, lane, retry=retry)
+        reason = self._shedder.reason(ticket, group, self._backlog, prospect, now)
         if reason is not None:
-            return self._refuse_queued(ticket, group, reason, wait, bound, now, retry=retry)
-        self._backlog.add(Entry(ticket, index, _size(ticket), now, now + bound, now + limit, retry), group)
+            return self._shedder.turn_away(ticket, group, reason, prospect, now)
+        entry = Entry(ticket, lane, size(ticket), now, now + prospect.bound, now + prospect.limit, retry)
+        self._backlog.add(entry, group)
         if self._sample_at is None:
             self._sample_at = now + TICK
         return None
 
-    def _prospect(
-        self, ticket: Ticket, group: Group, index: int, limit: float, now: float, *, retry: bool
-    ) -> tuple[float, Reason | None]:
-        """How long it would wait, and why it may not."""
-        wait = group.flow.wait(self._shedder.ahead(ticket, group.queue.lanes[index]), group.queue.lanes, index)
-        return wait, self._reason(ticket, group, now, retry=retry) or (Reason.DEADLINE if wait > limit else None)
+    def _prospect(self, ticket: Ticket, group: Group, lane: int, *, retry: bool) -> Prospect:
+        serial = self._balancer.reads_serially(ticket, lane)
+        return self._shedder.prospect(ticket, group, lane, serial=serial, retry=retry)
 
     def _would_take(self, ticket: Ticket, group: Group, now: float) -> bool:
-        index = self._lane_of(ticket)
-        if not self._backlog.queued and not isinstance(
-            self._balancer.pick(self._pool.sound(group.books, now), ticket, index, now), Hold
-        ):
+        lane = self._lane_of(ticket)
+        if self._place(ticket, group, lane, now) is not None:
             return True
-        limit = self._patience(ticket, index, self._shedder.bound(ticket, group.queue.lanes[index]))
-        return self._prospect(ticket, group, index, limit, now, retry=ticket.attempt > 0)[1] is None
-
-    def _reason(self, ticket: Ticket, group: Group, now: float, *, retry: bool) -> Reason | None:
-        queue = self._config.queue
-        backlog = self._backlog
-        if len(backlog) >= queue.max_requests or (len(backlog) and backlog.size + _size(ticket) > queue.max_bytes):
-            return Reason.QUEUE_FULL
-        if retry and self._budget.exceeded and self._overloaded(group, now):
-            return Reason.RETRY_BUDGET
-        return None
-
-    def _patience(self, ticket: Ticket, index: int, bound: float) -> float:
-        """A long prompt that waits for the one before it to be read would wait inside the engine just as long."""
-        if not self._balancer.reads_serially(ticket, index) or self._config.queue.lanes[index].ttft_objective:
-            return bound
-        patience = min(SERIAL_PATIENCE, ticket.work.prompt_tokens / SERIAL_PACE)
-        return max(bound, patience if ticket.read_timeout is None else min(patience, ticket.read_timeout))
-
-    def _refuse(self, ticket: Ticket, reason: Reason, wait: float, now: float) -> Rejection:
-        rejection = self._shedder.refuse(ticket, reason, wait)
-        self._ledger.refuse(ticket.fingerprint, now + rejection.retry_after)
-        return rejection
-
-    def _refuse_queued(
-        self, ticket: Ticket, group: Group, reason: Reason, wait: float, bound: float, now: float, *, retry: bool
-    ) -> Rejection:
-        hopeless = ticket.read_timeout is not None and wait > ticket.read_timeout
-        discouraged = hopeless or self._overloaded(group, now) or (retry and self._budget.exceeded)
-        rejection = self._shedder.refuse(ticket, reason, wait - bound / 2, discouraged=discouraged)
-        self._ledger.refuse(ticket.fingerprint, now + rejection.retry_after)
-        return rejection
+        prospect = self._prospect(ticket, group, lane, retry=ticket.attempt > 0)
+        return self._shedder.reason(ticket, group, self._backlog, prospect, now) is None
 
     # ---------------------------------------------------------------------------------------------- the queue
 
@@ -276,16 +232,11 @@ class AdmissionController:
         while (expired := self._backlog.expired(now)) is not None:
             entry, group = expired
             if now < entry.limit and any(self._balancer.reading(books, now) for books in group.books):
-                bound = group.queue.lanes[entry.lane].config.max_wait
-                self._backlog.postpone(entry, min(entry.limit, now + bound))
-                continue
-            self._backlog.remove(entry.ticket.id)
-            lanes = group.queue.lanes
-            wait = group.flow.wait(lanes[entry.lane].cost, lanes, entry.lane)
-            bound = entry.deadline - entry.arrived
-            verdicts.append(
-                self._refuse_queued(entry.ticket, group, Reason.QUEUE_TIMEOUT, wait, bound, now, retry=entry.retry)
-            )
+                again = max(TICK, group.queue.lanes[entry.lane].config.max_wait)
+                self._backlog.postpone(entry, min(entry.limit, now + again))
+            else:
+                self._backlog.remove(entry.ticket.id)
+                verdicts.append(self._shedder.give_up(entry, group, now))
         return verdicts
 
     def _dispatch(self, now: float, verdicts: list[Verdict]) -> list[Verdict]:
@@ -325,10 +276,6 @@ class AdmissionController:
 
     def _running(self, ticket: Ticket, lane: int, books: Books, now: float) -> Running:
         if not ticket.shape.stream:
-            return Running(self._permits, ticket, lane, books.window, now)
+            return Running(self._permits, ticket, books.window, now)
         objective = self._config.queue.lanes[lane].ttft_objective
-        return Streaming(self._permits, ticket, lane, books.window, now, objective)
-
-
-def _size(ticket: Ticket) -> int:
-    return max(ticket.body_bytes, ticket.shape.prompt_bytes)
+        return Streaming(self._permits, ticket, books.window, now, objective)

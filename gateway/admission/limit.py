@@ -18,20 +18,19 @@ from math import inf
 from typing import Final, Protocol
 
 from gateway.admission.config import LimitConfig
-from gateway.admission.window import TTFT_SPAN, LowBase, Ratio, Window
+from gateway.admission.pace import LowBase, Ratio
+from gateway.admission.tokens import Change, TokenGuard
+from gateway.admission.window import TTFT_SPAN, Window
 
 ENOUGH_TOKENS: Final = 100  # a decision needs tokens, not only time
 ENOUGH_TTFT: Final = 10
 ENOUGH_DROPS: Final = 3
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
 STALE_WINDOWS: Final = 5
-KV_FULL: Final = 0.95
 LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
 HALF: Final = 0.5  # of the target: far from it
 NEAR: Final = 0.8
 PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
-
-Change = tuple[str, str]  # (direction, reason): ("down", "pace")
 
 
 class Limit(Protocol):
@@ -322,60 +321,3 @@ class AdaptiveLimit:
 def _full(window: Window) -> bool:
     """Arrivals see what time sees; three in ten that found the limit full say that it binds."""
     return window.full > 0 and window.full >= 0.3 * window.arrivals
-
-
-class TokenGuard:
-    """The bound on predicted KV tokens in flight: a count of requests cannot bound what they hold.
-
-    Two bounds, and the lower one counts. One is learned from what was seen: streams that stall while others go on,
-    preemptions counted. The other rests on the engine's gauges, and is forgotten when they are no longer heard.
-    """
-
-    FLOOR: Final = 2000.0
-
-    def __init__(self, fixed: int | None) -> None:
-        self._fixed = fixed is not None
-        self._seen = inf if fixed is None else float(fixed)
-        self._bad = inf  # where it last went wrong
-        self._capacity: float | None = None
-        self._hinted = inf
-
-    @property
-    def value(self) -> float:
-        """Predicted tokens that may be in flight."""
-        return min(self._seen, self._hinted)
-
-    def learn_capacity(self, kv_tokens: int) -> None:
-        """The engine's KV cache in tokens."""
-        if not self._fixed and kv_tokens > 0:
-            self._capacity = float(kv_tokens)
-            self._hinted = min(self._hinted, self._most_hinted)
-
-    @property
-    def _most_hinted(self) -> float:
-        return inf if self._capacity is None else max(self.FLOOR, 0.9 * self._capacity)
-
-    def decide(self, window: Window, kv_usage: float | None) -> Change | None:
-        """Lower it where the cache is full, raise it slowly where it held requests back."""
-        if self._fixed:
-            return None
-        before = self.value
-        few = max(1.0, 0.03 * window.inflight)
-        if window.stalls > few or window.preemptions > few:
-            if window.tokens <= 1.05 * before:
-                self._bad = min(before, window.tokens)
-                self._seen = max(self.FLOOR, 0.75 * self._bad)
-        elif self._seen < inf and window.held_ticks >= 0.3 * window.ticks:
-            self._seen *= 1.01 if self._seen < 0.9 * self._bad else 1.002
-        self._heed(window, kv_usage)
-        after = self.value
-        return None if after == before else ("down" if after < before else "up", "kv")
-
-    def _heed(self, window: Window, kv_usage: float | None) -> None:
-        """A gauge alone never halts: it is believed only while we ourselves could have filled half of the cache."""
-        if kv_usage is None:
-            self._hinted = self._most_hinted
-        elif kv_usage <= KV_FULL:
-            self._hinted = min(self._hinted * 1.05, self._most_hinted)
-        elif self._capacity is not None and 0.5 * self._capacity <= window.tokens <= 1.05 * self.value:
-            self._hinted = 0.75 * min(self._hinted, window.tokens)

@@ -1,4 +1,4 @@
-"""Who is refused at the door, why, and when to come back.
+"""Who is refused at the door or thrown out of the queue, why, and when to come back.
 
 The door refuses what could not start in time. It reckons with the lane's *entitled* share of the drain as well as with
 the observed one: by the observed one alone a lane that is refused looks slow, so it is refused more (a death spiral).
@@ -7,117 +7,112 @@ And it reckons per client: a client that floods the queue waits behind itself, s
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from math import floor
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
-from gateway.admission.config import ShedConfig
-from gateway.admission.queue import Lane
+from gateway.admission.backlog import Backlog, Group
+from gateway.admission.config import AdmissionConfig
+from gateway.admission.queue import Entry, Lane
+from gateway.admission.retries import Ledger, RetryBudget
 from gateway.model import Reason, Rejection, Ticket
 
-SPAN_LEAST: Final = 10.0  # seconds of dispatches that an estimate looks back on, at least
-SPAN_MOST: Final = 60.0
-SPAN_DISPATCHES: Final = 20  # and so many dispatches: a slow engine starts five requests in ten seconds
 NO_BACKEND_WAIT: Final = (5.0, 30.0)
 JITTER: Final = 1.5
+SERIAL_PATIENCE: Final = 60.0  # seconds that a long prompt may wait for the one that is being read, at most
+SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own
 
 
-class Flow:
-    """Cost that arrived at one queue and cost that left it for a backend, second by second."""
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """What a request that cannot go at once may expect, in seconds."""
 
-    def __init__(self, lanes: int) -> None:
-        self._lanes = lanes
-        self._seconds: deque[list[float]] = deque()  # [second, arrived, dispatched of lane 0, of lane 1, ...]
-        self._recent: deque[float] = deque(maxlen=SPAN_DISPATCHES)
-        self._born: float | None = None
-        self.drain = [0.0] * lanes  # cost units a second, observed
-        self.total = 0.0  # of all lanes: the observed drain, or what the backends could do if that is more
-        self.over_since: float | None = None
-
-    def _second(self, now: float) -> list[float]:
-        second = floor(now)
-        if self._born is None:
-            self._born = now
-        if not self._seconds or self._seconds[-1][0] != second:
-            self._seconds.append([second, 0.0] + [0.0] * self._lanes)
-        return self._seconds[-1]
-
-    def arrive(self, cost: float, now: float) -> None:
-        """A request came, whatever becomes of it."""
-        self._second(now)[1] += cost
-
-    def dispatch(self, lane: int, cost: float, now: float) -> None:
-        """A request went to a backend."""
-        self._second(now)[2 + lane] += cost
-        self._recent.append(now)
-
-    def refresh(self, capacity: float, overload_ratio: float, now: float) -> None:
-        """Make the estimates current; ``capacity`` is what the backends could serve, in cost units a second.
-
-        Without it a burst after an idle minute would meet a door that has seen nothing drain.
-        """
-        while self._seconds and self._seconds[0][0] < now - SPAN_MOST - 1.0:
-            self._seconds.popleft()
-        if self._born is None or not self._seconds:
-            return
-        first = max(self._born, now - self._span(now))
-        sums = [0.0] * (1 + self._lanes)
-        for second, *amounts in self._seconds:
-            if second >= floor(first):
-                sums = [total + amount for total, amount in zip(sums, amounts, strict=True)]
-        length = max(1.0, now - max(self._born, floor(first)))
-        self.drain = [dispatched / length for dispatched in sums[1:]]
-        observed = sum(sums[1:])
-        self.total = max(observed / length, capacity)
-        if sums[0] <= overload_ratio * observed:
-            self.over_since = None
-        elif self.over_since is None:
-            self.over_since = now
-
-    def _span(self, now: float) -> float:
-        full = len(self._recent) == SPAN_DISPATCHES
-        return min(SPAN_MOST, max(SPAN_LEAST, now - self._recent[0])) if full else SPAN_MOST
-
-    def overloaded(self, after: float, now: float) -> bool:
-        """Whether much more arrives than leaves, and has for ``after`` seconds."""
-        return self.over_since is not None and now - self.over_since >= after
-
-    def wait(self, cost: float, lanes: Sequence[Lane], lane: int) -> float:
-        """Seconds until ``cost`` units of ``lane`` have left the queue; 0 where nothing is known yet."""
-        busy = sum(other.config.weight for i, other in enumerate(lanes) if other.depth or i == lane)
-        rate = max(self.drain[lane], self.total * lanes[lane].config.weight / busy)
-        return cost / rate if rate > 0 else 0.0
+    bound: float  # it may wait so long
+    limit: float  # and so long where only a long prompt before it holds it
+    wait: float  # it would wait so long; 0 where nothing is known
+    retry: bool  # its client asked before
 
 
 class Shedder:
-    """Reckons waits at the door and words refusals. ``uniform(a, b)`` spreads the times at which clients return."""
+    """The door, and the words of every refusal. ``uniform(a, b)`` spreads the times at which clients come back."""
 
-    def __init__(self, config: ShedConfig, uniform: Callable[[float, float], float]) -> None:
+    def __init__(self, config: AdmissionConfig, uniform: Callable[[float, float], float]) -> None:
         self._config = config
         self._uniform = uniform
+        self._budget = RetryBudget(config.shed.retry_budget)
+        self.ledger = Ledger()
 
-    @staticmethod
-    def bound(ticket: Ticket, lane: Lane) -> float:
-        """Seconds that ``ticket`` may wait: its lane's bound, or its client's where that is shorter."""
-        most = lane.config.max_wait
-        return most if ticket.read_timeout is None else min(most, ticket.read_timeout)
+    def attempt(self, ticket: Ticket, now: float) -> bool:
+        """Note an arrival; whether its client asked before."""
+        retry = self.ledger.arrive(ticket.fingerprint, now) or ticket.attempt > 0
+        self._budget.arrive(retry=retry, now=now)
+        return retry
 
-    @staticmethod
-    def ahead(ticket: Ticket, lane: Lane) -> float:
-        """Cost that must leave the lane before ``ticket`` starts, taking fair turns with the other clients."""
-        if not lane.depth:
-            return 0.0
-        own = lane.queued_by(ticket.client)
-        clients = lane.active if own else lane.active + 1
-        return min((own + ticket.work.cost) * clients, lane.cost)
+    def overloaded(self, group: Group, now: float) -> bool:
+        """Whether much more has come than could be served, and for long."""
+        return group.flow.overloaded(self._config.shed.overload_after, now)
 
-    def refuse(self, ticket: Ticket, reason: Reason, wait: float, *, discouraged: bool = False) -> Rejection:
+    def prospect(self, ticket: Ticket, group: Group, index: int, *, serial: bool, retry: bool) -> Prospect:
+        """What ``ticket`` may expect in lane ``index``. ``serial``: it must wait for the long prompt before it."""
+        lanes = group.queue.lanes
+        lane = lanes[index].config
+        patience = lane.max_wait
+        if serial and lane.ttft_objective is None:
+            # Inside the engine it would wait for that prompt to be read just as long.
+            patience = max(patience, min(SERIAL_PATIENCE, ticket.work.prompt_tokens / SERIAL_PACE))
+        gone = ticket.read_timeout
+        bound, limit = (lane.max_wait, patience) if gone is None else (min(lane.max_wait, gone), min(patience, gone))
+        return Prospect(bound, limit, group.flow.wait(_ahead(ticket, lanes[index]), lanes, index), retry)
+
+    def reason(self, ticket: Ticket, group: Group, backlog: Backlog, prospect: Prospect, now: float) -> Reason | None:
+        """Why ``ticket`` may not wait; None where it may."""
+        queue = self._config.queue
+        if len(backlog) >= queue.max_requests or (len(backlog) and backlog.size + size(ticket) > queue.max_bytes):
+            return Reason.QUEUE_FULL
+        if prospect.retry and self._budget.exceeded and self.overloaded(group, now):
+            return Reason.RETRY_BUDGET
+        return Reason.DEADLINE if prospect.wait > prospect.limit else None
+
+    def turn_away(self, ticket: Ticket, group: Group, reason: Reason, prospect: Prospect, now: float) -> Rejection:
+        """Refuse it at the door, or after its time in the queue."""
+        hopeless = ticket.read_timeout is not None and prospect.wait > ticket.read_timeout
+        spent = prospect.retry and self._budget.exceeded
+        discouraged = hopeless or spent or self.overloaded(group, now)
+        return self.refuse(ticket, reason, prospect.wait - prospect.bound / 2, now, discouraged=discouraged)
+
+    def give_up(self, entry: Entry, group: Group, now: float) -> Rejection:
+        """Throw out of the queue who has waited for too long."""
+        lanes = group.queue.lanes
+        wait = group.flow.wait(lanes[entry.lane].cost, lanes, entry.lane)
+        waited = entry.deadline - entry.arrived
+        return self.turn_away(
+            entry.ticket, group, Reason.QUEUE_TIMEOUT, Prospect(waited, waited, wait, entry.retry), now
+        )
+
+    def refuse(
+        self, ticket: Ticket, reason: Reason, wait: float, now: float, *, discouraged: bool = False
+    ) -> Rejection:
         """Word a refusal. ``wait``: seconds until it would be worth coming back, before jitter."""
-        most = self._config.retry_after_max
+        most = self._config.shed.retry_after_max
         if reason is Reason.NO_BACKEND:
             after = self._uniform(*NO_BACKEND_WAIT)
         else:
             # The cap comes before the jitter: a thousand clients told exactly a minute would come back as one.
             after = min(max(wait, 1.0), most / JITTER) * self._uniform(1.0, JITTER)
-        return Rejection(ticket, reason, max(1.0, min(after, most)), False if discouraged else None)
+        after = max(1.0, min(after, most))
+        self.ledger.refuse(ticket.fingerprint, now + after)
+        return Rejection(ticket, reason, after, False if discouraged else None)
+
+
+def size(ticket: Ticket) -> int:
+    """Bytes that ``ticket`` holds while it waits."""
+    return max(ticket.body_bytes, ticket.shape.prompt_bytes)
+
+
+def _ahead(ticket: Ticket, lane: Lane) -> float:
+    """Cost that must leave the lane before ``ticket`` starts, taking fair turns with the other clients."""
+    if not lane.depth:
+        return 0.0
+    own = lane.queued_by(ticket.client)
+    clients = lane.active if own else lane.active + 1
+    return min((own + ticket.work.cost) * clients, lane.cost)

@@ -10,6 +10,7 @@ from collections import deque
 from math import inf
 from typing import Final
 
+from gateway.admission.pace import LowBase, Ratio
 from gateway.model import Ticket, Usage
 
 TICK: Final = 0.1
@@ -36,79 +37,15 @@ STALL_TOKENS: Final = 5
 TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
 
 
-class LowBase:
-    """The unloaded pace: a low percentile of samples taken at low concurrency.
-
-    Fewer than 5 samples tell nothing; fewer than 30 give their P10; each full batch of 30 gives its P10 and may raise
-    the value by at most a tenth, or lower it at once. P10 and not the mean: a cold start has other prompts' prefill in
-    its samples. P10 and not the minimum: one freak sample must not stand for the engine.
-    """
-
-    __slots__ = ("_batch", "_value")
-
-    FEW: Final = 5
-    BATCH: Final = 30
-    RISE: Final = 1.1
-
-    def __init__(self) -> None:
-        self._batch: list[float] = []
-        self._value: float | None = None
-
-    def add(self, sample: float) -> None:
-        """Take one sample in seconds per token."""
-        batch = self._batch
-        batch.append(sample)
-        if len(batch) >= self.BATCH:
-            low = self._low()
-            self._value = low if self._value is None else min(low, self._value * self.RISE)
-            batch.clear()
-
-    def _low(self) -> float:
-        return sorted(self._batch)[len(self._batch) // 10]
-
-    @property
-    def value(self) -> float | None:
-        """Seconds per token, None before there are enough samples."""
-        if self._value is None and len(self._batch) >= self.FEW:
-            return self._low()
-        return self._value
-
-
-class Ratio:
-    """Exponentially smoothed ratio of sums: seconds over tokens, each smoothed by itself.
-
-    A mean of window means would give a window with few tokens (stretched by one long prefill) the weight of a full
-    one. The ratio of sums is the token-weighted mean, and by Little's law concurrency over throughput.
-    """
-
-    __slots__ = ("alpha", "seconds", "tokens")
-
-    def __init__(self, alpha: float) -> None:
-        self.alpha = alpha
-        self.seconds = 0.0
-        self.tokens = 0.0
-
-    def add(self, seconds: float, tokens: float) -> None:
-        """Take one window's sums."""
-        keep = 1.0 - self.alpha
-        self.seconds = self.seconds * keep + seconds * self.alpha
-        self.tokens = self.tokens * keep + tokens * self.alpha
-
-    @property
-    def value(self) -> float | None:
-        """Seconds per token, None before the first token."""
-        return self.seconds / self.tokens if self.tokens > 0 else None
-
-
 class Window:
     """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
 
     __slots__ = (
-        "arrivals",   "base_stream", "base_whole", "busy_sum", "busy_whole",
-        "cut_at", "drops", "e2e",  "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
-        "mark_seconds", "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls",
-        "standing", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft",
-        "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
+        "arrivals", "base_stream", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops", "e2e", "full",
+        "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long", "mark_seconds",
+        "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls", "standing",
+        "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft", "unstarted",
+        "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self, now: float = 0.0) -> None:
@@ -242,12 +179,11 @@ class Window:
 class Running:
     """One request in flight whose answer comes in one piece. Also the permit's ``Progress``."""
 
-    __slots__ = ("id", "lane", "low", "sent", "ticket", "window")
+    __slots__ = ("id", "low", "sent", "ticket", "window")
 
-    def __init__(self, permit_id: int, ticket: Ticket, lane: int, window: Window, now: float) -> None:
+    def __init__(self, permit_id: int, ticket: Ticket, window: Window, now: float) -> None:
         self.id = permit_id
         self.ticket = ticket
-        self.lane = lane
         self.window = window
         self.sent = now
         self.low = False  # few were in flight when it was sent
@@ -283,25 +219,12 @@ class Streaming(Running):
     """One stream in flight."""
 
     __slots__ = (
-        "_burst",
-        "_choices",
-        "_events",
-        "_first",
-        "_huge",
-        "_last",
-        "_lasting",
-        "_long",
-        "_objective",
-        "_open",
-        "_reading",
-        "_seen",
-        "_stalled",
-    )
+        "_burst", "_choices", "_events", "_first", "_huge", "_last", "_lasting", "_long", "_objective", "_open",
+        "_reading", "_seen", "_stalled",
+    )  # fmt: skip
 
-    def __init__(
-        self, permit_id: int, ticket: Ticket, lane: int, window: Window, now: float, objective: float | None
-    ) -> None:
-        super().__init__(permit_id, ticket, lane, window, now)
+    def __init__(self, permit_id: int, ticket: Ticket, window: Window, now: float, objective: float | None) -> None:
+        super().__init__(permit_id, ticket, window, now)
         self._objective = objective  # TTFT, seconds
         self._choices = ticket.shape.choices  # so many sequences share the stream
         self._first = now
@@ -369,7 +292,7 @@ class Streaming(Running):
         if gap * self._events < 0.2 * (now - self._first):
             self._burst += events
             return
-        self.window.base_stream.add(gap / self._burst)
+        self.window.base_stream.add(gap * self._choices / self._burst)
         self._burst = events
 
     def _first_token(self, now: float) -> None:
