@@ -25,6 +25,7 @@ from gateway.admission.window import TTFT_SPAN, Window
 ENOUGH_TOKENS: Final = 100  # a decision needs tokens, not only time
 ENOUGH_TTFT: Final = 10
 ENOUGH_DROPS: Final = 3
+RAMP: Final = 2  # windows that a burst let in by a doubling may take to be read; longer, and it is a queue
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
 STALE_WINDOWS: Final = 5
 LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
@@ -147,7 +148,7 @@ class AdaptiveLimit:
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Decide if a decision is due."""
         if self._ramping:
-            if window.unstarted > 0.1 * window.inflight and window.age < PATIENCE * self._config.window:
+            if window.unstarted > 0.1 * window.inflight and window.age < RAMP * self._config.window:
                 return
             self._ramping = False
             window.restart()
@@ -272,6 +273,8 @@ class AdaptiveLimit:
             self._cut(min(max(1 / reading.over, 0.7), gentlest), reading.reason, window, now)
             if reading.moving:
                 self._note_known(reading.moving)
+                if reading.moving < 0.9 * window.inflight:
+                    self._set(min(self.value, reading.moving), ("down", "standing"))  # it may float above what runs
         elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value < self._known)):
             self._raise(reading, window, now)
 
@@ -292,7 +295,8 @@ class AdaptiveLimit:
         self._ramping = True
         if self._whole:
             window.cut_at = now  # completions lag: count only answers to what is sent from now on
-        self._set(self.value * step, ("up", "slow_start"))
+        most = inf if reading.full else 2.0 * window.inflight  # not far ahead of what was seen to run
+        self._set(max(self.value, min(self.value * step, most)), ("up", "slow_start"))
 
     def _step(self, reading: Reading) -> float:
         """A quarter of the way to where the pace is predicted to reach its target, within 2 to 20 %."""
