@@ -195,8 +195,8 @@ class Engine:
                 self._grow()
         else:
             self._decodes = True
-            may_admit = self._grow()
-            self._admit_chunks(may_admit)
+            self._grow()
+            self._admit_chunks()
         if self._running:
             self._due = start + self._duration()
         else:
@@ -204,9 +204,11 @@ class Engine:
             self._ends.clear()
             self._grows.clear()
 
-    def _grow(self) -> bool:
-        """Give the decodes their next blocks; False where that threw somebody out."""
-        before = self.preemptions
+    def _grow(self) -> None:
+        """Give the decodes their next blocks.
+
+        Who is thrown out for it does not come back in the same step: one block of its own is taken by then.
+        """
         for request in self._grows.pop(self._steps, ()):
             if self._decoding.get(request.key) is not request or request.grows != self._steps:
                 continue  # it left, or came back with another calendar
@@ -215,7 +217,6 @@ class Engine:
             if request.key in self._running:
                 self._take_blocks(request, 1)
                 self._note_growth(request)
-        return self.preemptions == before
 
     def _preempt(self) -> None:
         request = self._running[next(reversed(self._running))]
@@ -226,14 +227,14 @@ class Engine:
         self._preempted.appendleft(request)
         self.preemptions += 1
 
-    def _admit_chunks(self, may_admit: bool) -> None:
+    def _admit_chunks(self) -> None:
         # Every prompt under way gets something: whoever began to decode since had a token of the last step's budget.
         budget = self.profile.max_num_batched_tokens - len(self._decoding)
         most = self.profile.long_prefill_threshold or budget
         for request in self._prefilling.values():
             request.chunk = min(request.pending, most, budget)
             budget -= request.chunk
-        while may_admit and budget and (admitted := self._next_admissible()):
+        while budget and (admitted := self._next_admissible()):
             admitted.chunk = min(admitted.pending, most, budget)
             budget -= admitted.chunk
 

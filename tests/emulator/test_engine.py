@@ -183,6 +183,40 @@ def test_the_newest_is_preempted_and_computes_again_first() -> None:
     assert (engine.kv_tokens, engine.finished) == (0, 3)
 
 
+def test_a_preempted_request_pays_for_its_prompt_and_its_output_again() -> None:
+    engine = Engine(replace(TINY, per_prefill_token=1.0))
+    engine.submit(1, 7, 6, 0.0)
+    engine.submit(2, 7, 4, 0.0)
+    emissions = play(engine)
+    assert engine.preemptions == 1
+    at = {key: [e.at for e in emissions if e.key == key] for key in (1, 2)}
+    assert at[1] == [8.0, 16.0, 17.0, 18.0, 19.0, 20.0]
+    assert at[2] == [16.0, 20.0 + 1.0 + 8.0, 30.0, 31.0]
+
+
+def test_preempted_requests_come_back_in_their_old_order() -> None:
+    engine = Engine(Profile(name="order", base=1.0, block_size=1, kv_tokens=12, max_model_len=12, max_num_seqs=4))
+    engine.submit(1, 1, 11, 0.0)
+    for key in (2, 3):
+        engine.submit(key, 3, 8, 0.0)
+    emissions = play(engine)
+    assert engine.preemptions >= 2
+    assert engine.kv_tokens == 0
+    assert list(ends(emissions)) == [1, 2, 3]
+
+
+def test_what_leaves_is_paid_for_no_more() -> None:
+    engine = Engine(Profile(name="priced", base=1.0, per_kv_token=0.01))
+    engine.submit(1, 100, 50, 0.0)
+    engine.submit(2, 300, 50, 0.0)
+    engine.advance(3.0)
+    due = engine.next_event()
+    assert due is not None
+    engine.abort(2, due - 0.5)
+    engine.advance(due)
+    assert engine.next_event() == pytest.approx(due + 1.0 + 0.01 * 102)
+
+
 def test_the_newest_may_preempt_itself() -> None:
     engine = Engine(replace(TINY, max_num_batched_tokens=64))
     engine.submit(1, 4, 5, 0.0)

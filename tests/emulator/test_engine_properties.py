@@ -66,6 +66,11 @@ class Run:
         capacity = profile.kv_blocks * profile.block_size
         assert 0 <= engine.kv_tokens <= capacity
         assert 0 <= engine.running <= profile.max_num_seqs
+        tokens = {r.key: r.tokens + engine._steps - r.since for r in engine._decoding.values()}
+        assert engine._context == sum(tokens.values())
+        for request in engine._decoding.values():  # what it has, and at most the block for its next token
+            held = request.blocks * profile.block_size
+            assert tokens[request.key] <= held < tokens[request.key] + 1 + profile.block_size
         inside = engine.running + engine.waiting
         assert inside + engine.finished + engine.aborted == len(self.asked)
         assert (engine.next_event() is None) <= (inside == 0)  # never idle with work inside
