@@ -37,9 +37,9 @@ class Profile:
     """Constants of one engine; times in seconds, sizes in tokens.
 
     A step of n sequences that decode over c KV tokens, with p tokens of prompts in it, s of which start, lasts
-    ``base + per_sequence*n + per_kv_token*c + per_prompt*s + per_prefill_token*max(0, p - hidden_prefill_tokens)
-    + attention + collapse*max(0, n - collapse_beyond)**2``, where attention is for each chunk of a prompt the longer
-    of reading the context before it (``per_kv_token``) and computing on it (``per_attention``): a roofline.
+    ``base + per_sequence*n + per_kv_token*c + per_prompt*s + per_prefill_token*p + attention
+    + collapse*max(0, n - collapse_beyond)**2``, where attention is for each chunk of a prompt the longer of reading
+    the context before it (``per_kv_token``) and computing on it (``per_attention``): a kernel does both at once.
     """
 
     name: str
@@ -48,7 +48,6 @@ class Profile:
     per_kv_token: float = 0.0
     per_prompt: float = 0.0  # building the inputs of a request that starts; an audio encoder's fixed part
     per_prefill_token: float = 0.0
-    hidden_prefill_tokens: int = 0  # computed while the weights are read anyway
     per_attention: float = 0.0  # a prompt token attending to one token before it
     collapse_beyond: int = 0  # sequences up to which the cost of a batch is affine
     collapse: float = 0.0  # and what each further one costs, squared
@@ -283,7 +282,7 @@ class Engine:
         return (
             seconds
             + profile.per_sequence * sequences
-            + profile.per_prefill_token * max(0, prefill - profile.hidden_prefill_tokens)
+            + profile.per_prefill_token * prefill
             + profile.collapse * excess * excess
         )
 

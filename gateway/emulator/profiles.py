@@ -83,7 +83,6 @@ LLAMA3_8B_A100_NO_FLAG: Final = Profile(
     per_sequence=2e-5,
     per_kv_token=7.7e-8,
     per_prefill_token=9e-5,
-    hidden_prefill_tokens=88,
     per_attention=2.6e-9,
     max_num_seqs=256,
     max_num_batched_tokens=2048,
@@ -94,15 +93,15 @@ LLAMA3_8B_A100_NO_FLAG: Final = Profile(
 
 Weights: 16 GB at 1.7 of the 2.04 TB/s. KV: 131 kB a token (32 layers, 8 heads of 128, keys and values) at the same
 rate, and 57 GB of room. Prompt: 16 GFLOP a token, attention 524 kFLOP a pair (4 x 4096 x 32), both at about 200 of
-312 TFLOP/s; up to 88 prompt tokens compute while the weights are read. A prompt of 128,000 tokens takes 34 s alone
-and, without a bound on its share of a step, everybody behind it waits for it.
+312 TFLOP/s. A prompt of 128,000 tokens takes 33 s alone and, without a bound on its share of a step, everybody behind
+it waits for it.
 """
 
 LLAMA3_8B_A100: Final = replace(LLAMA3_8B_A100_NO_FLAG, name="a100-llama3-8b", long_prefill_threshold=32)
 """The same with the engine flag ``--long-prefill-token-threshold 32``, which this profile assumes.
 
 With it no prompt takes more than 32 tokens of a step, so short prompts interleave with a long one: the long one
-takes 62 s instead of 34, and a short one's TTFT about doubles instead of growing to half a minute.
+takes 71 s instead of 33, and a short one's TTFT less than doubles instead of growing to half a minute.
 """
 
 DUO_310P: Final = Profile(

@@ -66,12 +66,11 @@ def test_what_a_step_costs() -> None:
         per_kv_token=0.001,
         per_prompt=0.5,
         per_prefill_token=0.01,
-        hidden_prefill_tokens=20,
         per_attention=1e-6,
     )
     engine = Engine(profile)
     engine.submit(1, 100, 3, 0.0)
-    assert engine.next_event() == pytest.approx(1.0 + 0.1 + 0.5 + 0.01 * 80 + 1e-6 * 100 * 50)
+    assert engine.next_event() == pytest.approx(1.0 + 0.1 + 0.5 + 0.01 * 100 + 1e-6 * 100 * 50)
     start = engine.next_event()
     assert start is not None
     engine.advance(start)
