@@ -148,8 +148,8 @@ class Handler:
             outcome = Outcome.INTERNAL_ERROR
             raise
         finally:
-            self._gate.leave(permit, outcome, relay.usage)
             call.note(relay, permit.backend, outcome)
+            self._gate.leave(permit, outcome, relay.usage)
         return relay, end
 
     async def _bypass(self, call: Call, shape: Shape, wire: Wire, upstreams: Sequence[Upstream]) -> Written:

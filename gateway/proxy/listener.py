@@ -74,6 +74,13 @@ class ClientConnection(web.RequestHandler):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout * 1000))
         super().connection_made(transport)
 
+    def data_received(self, data: bytes) -> None:
+        """Parse; a body that breaks the framing it announced is told to its reader, who would wait for the rest."""
+        super().data_received(data)
+        request = self._current_request
+        if request is not None and self._messages and not request.content.is_eof():
+            request.content.set_exception(web.RequestPayloadError("the body is not framed as announced"))
+
     def pause_writing(self) -> None:
         """The client takes bytes slower than they come."""
         super().pause_writing()

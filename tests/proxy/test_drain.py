@@ -152,6 +152,25 @@ async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(backend: S
         assert house.controller.outcomes == [Outcome.COMPLETED]
 
 
+async def test_a_finished_answer_that_nobody_takes_does_not_hold_the_end_up(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_UNWIND", 0.05)
+    engine = await backend(always(reply(b"x" * 16 * 2**20)))
+    async with open_house(engine) as house:
+        client = await house.client(receive_buffer=2**14)
+        await client.send(request(body=CHAT))
+        await client.head()
+        await asyncio.wait_for(house.gateway.drain(), GUARD)
+        assert len(await client.rest()) < 16 * 2**20
+
+
+async def test_draining_twice_is_draining_once(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine) as house:
+        await asyncio.wait_for(asyncio.gather(house.gateway.drain(), house.gateway.drain()), GUARD)
+
+
 async def test_stopping_twice_and_draining_after_it_are_harmless(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
@@ -166,6 +185,8 @@ async def test_stopping_what_was_never_started_is_harmless() -> None:
     from tests.proxy.helpers import ConstantEstimator, CountingController, proxy_config
 
     gateway = Gateway(proxy_config(), [], CountingController([]), ConstantEstimator())
+    with pytest.raises(RuntimeError, match="not started"):
+        assert gateway.url
     await gateway.stop()
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Backend, Outcome
+from gateway.model import Backend, Outcome, Permit, Usage
+from gateway.proxy.gate import Gate
 from gateway.proxy.upstream import Upstream
 from tests.proxy.helpers import (
     CHAT,
@@ -478,6 +479,22 @@ async def test_a_fault_of_the_gateways_own_is_500_and_gives_back_the_place(
         assert "ZeroDivisionError" in caplog.text
         monkeypatch.undo()
         assert (await house.ask(request(body=CHAT))).status == 200
+
+
+async def test_a_fault_of_the_gateways_own_after_the_head_ends_the_connection(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: Gate, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+        leave(_self, permit, outcome, usage)
+        raise ZeroDivisionError
+
+    leave = Gate.leave
+    monkeypatch.setattr(Gate, "leave", broken)
+    engine = await backend(always(reply(b'{"a":1}')))
+    async with open_house(engine) as house:
+        client = await house.client()
+        assert (await client.ask(request(body=CHAT))).body == b'{"a":1}'
+        assert await client.rest() == b"", "a second answer followed the first"
 
 
 async def test_C13_the_models_are_those_of_every_backend_that_answers(backend: StartBackend) -> None:

@@ -10,6 +10,7 @@ import random
 import pytest
 
 from gateway.model import Backend, Outcome
+from gateway.proxy.listener import ClientConnection
 from gateway.proxy.relay import Wire
 from tests.proxy.helpers import (
     CHAT,
@@ -24,6 +25,7 @@ from tests.proxy.helpers import (
     open_house,
     reply,
     request,
+    wait_until,
 )
 
 JSON = [("Content-Type", "application/json")]
@@ -680,6 +682,76 @@ async def test_P47_a_slow_reader_gets_all_of_it_and_holds_the_backend_back(backe
         message = await client.body(head)
         assert message.body == random.Random(0).randbytes(2**16) * (size // 2**16)
         assert house.controller.outcomes == [Outcome.COMPLETED]
+
+
+async def test_a_pipelined_answer_waits_until_the_one_before_it_is_taken(backend: StartBackend) -> None:
+    size = 8 * 2**20
+
+    async def echo(peer: Peer, message: Message) -> None:
+        await peer.send(reply((message.get("X-Letter") or "").encode() * size))
+
+    engine = await backend(echo)
+    async with open_house(engine) as house:
+        client = await house.client(receive_buffer=2**14)
+        for letter in "ab":
+            await client.send(request(body=CHAT, headers=[("X-Letter", letter)]))
+        for letter in "ab":
+            assert (await client.answer()).body == letter.encode() * size
+        assert house.controller.outcomes == [Outcome.COMPLETED] * 2
+
+
+async def test_a_backend_is_not_called_silent_while_its_client_takes_nothing(backend: StartBackend) -> None:
+    size = 16 * 2**20
+    engine = await backend(always(reply(b"x" * size)))
+    async with open_house(engine, idle_timeout=0.02) as house:
+        client = await house.client(receive_buffer=2**14)
+        await client.send(request(body=CHAT))
+        head = await client.head()
+        await asyncio.sleep(0.2)  # ten times the bound
+        assert len((await client.body(head)).body) == size
+        assert house.controller.outcomes == [Outcome.COMPLETED]
+
+
+async def test_every_byte_starts_the_bound_on_silence_anew(backend: StartBackend) -> None:
+    release = asyncio.Event()
+
+    async def stream(peer: Peer, _message: Message) -> None:
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        await release.wait()
+        await peer.send(b"0\r\n\r\n")
+
+    engine = await backend(stream)
+    async with open_house(engine, idle_timeout=1000.0) as house:
+        client = await house.client()
+        await client.send(request(body=CHAT_STREAM))
+        head = await client.head()
+        assert await client.chunk() == event("a")
+        (connection,) = house.gateway._clients.connections  # type: ignore[union-attr]
+        assert isinstance(connection, ClientConnection)
+        relay = connection.relay
+        assert relay is not None
+        first = relay._timer
+        assert first is not None
+        relay._check()  # the timer fires, but a byte came since it was set
+        assert relay._timer is not first
+        first.cancel()
+        release.set()
+        await client.body(head)
+        assert house.controller.outcomes == [Outcome.COMPLETED]
+
+
+@pytest.mark.parametrize("bad", [b"zz\r\nabc", b"-1\r\n\r\n"])
+async def test_a_body_that_is_not_framed_as_it_says_is_400(backend: StartBackend, bad: bytes) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine) as house:
+        client = await house.client()
+        await client.send(request(headers=[("Transfer-Encoding", "chunked")], length=False))
+        await wait_until(lambda: house.gateway.in_flight)
+        await client.send(bad)
+        answer = await client.answer()
+        assert answer.status == 400
+        assert answer.get("Connection") == "close"
+        assert engine.requests == []
 
 
 async def test_a_reader_that_stumbles_does_not_harm_the_bytes(

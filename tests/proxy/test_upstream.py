@@ -112,6 +112,22 @@ async def test_P06_a_post_that_met_a_closed_socket_is_sent_again_since_nothing_o
         assert [record.attempts for record in await house.records.count(3)] == [1, 2, 2]
 
 
+async def test_P06_where_the_system_cannot_prove_it_a_post_is_not_sent_again(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await backend(closes_after_each)
+    deafen(monkeypatch)
+    monkeypatch.setattr(Connection, "readable", lambda _self: False)
+    monkeypatch.delattr(socket, "TCP_INFO", raising=False)
+    async with open_house(engine) as house:
+        trust(house)
+        client = await house.client()
+        assert (await client.ask(request(body=CHAT))).status == 200
+        await closed_by(engine)
+        assert (await client.ask(request(body=CHAT))).status == 502
+        assert len(engine.requests) == 1
+
+
 @pytest.mark.parametrize(("method", "target"), [("POST", "/v1/chat/completions"), ("GET", "/health")])
 async def test_P06_what_arrived_on_a_reused_connection_is_sent_again_only_if_that_is_harmless(
     backend: StartBackend, method: str, target: str
