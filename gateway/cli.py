@@ -7,6 +7,7 @@ signal's number where a second signal cut the requests that were still running.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -36,6 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="verbs", metavar="VERB", required=True)
     _serve(verbs)
     _check_config(verbs)
+    _report(verbs)
+    _replay(verbs)
     _emulate(verbs)
     _demo(verbs)
     return parser
@@ -60,6 +63,64 @@ def _check_config(verbs: _Verbs) -> None:
     verb.set_defaults(run=_run_check_config)
 
 
+def _report(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "report",
+        help="print from live traffic what a benchmark would have shown",
+        description="Prints the figures of `vllm bench serve` over the requests that a running gateway has served, by "
+        "default those of the last ten minutes, or over the records in files.",
+        epilog="docs/report.md says what each figure means.",
+    )
+    which = verb.add_argument_group("which requests")
+    which.add_argument("--window", metavar="TIME", help="those of the last while: 90s, 10m, 1h (default: 10m)")
+    which.add_argument("--since", metavar="TIME", help="from then on: 15:04, 2026-11-30T15:04, seconds of the epoch")
+    which.add_argument("--until", metavar="TIME", help="up to then, spelt alike")
+    which.add_argument("--request-id-prefix", metavar="TEXT", help="x-request-id begins so; vllm's is bench-HEX-")
+    which.add_argument("--model", metavar="NAME", help="of this model only")
+    which.add_argument("--run", dest="run_name", metavar="NAME", help="those of a run that was started by --start")
+    which.add_argument("--from", dest="files", nargs="+", metavar="FILE", help="those in files of GATEWAY_RECORDS_FILE")
+    runs = verb.add_argument_group("runs").add_mutually_exclusive_group()
+    runs.add_argument("--start", metavar="NAME", help="begin a run")
+    runs.add_argument("--stop", metavar="NAME", help="end a run and print its report")
+    runs.add_argument("--runs", action="store_true", help="list runs, those of `vllm bench serve` included")
+    how = verb.add_argument_group("how")
+    how.add_argument("--compat", metavar="VERSION", default="0.33", help="whose definitions: 0.33 (default) or 0.32")
+    how.add_argument(
+        "--goodput", metavar="KEY:MS", nargs="+", default=[], help="objectives: ttft:500 tpot:50 e2el:9000"
+    )
+    how.add_argument("--percentiles", metavar="LIST", default="99", help="such as 50,90,99 (default: %(default)s)")
+    shape = how.add_mutually_exclusive_group()
+    shape.add_argument("--json", dest="format", action="store_const", const="json", help="keys of vllm's result file")
+    shape.add_argument("--csv", dest="format", action="store_const", const="csv", help="the same as a table")
+    where = verb.add_argument_group("where")
+    where.add_argument("--admin", metavar="URL", help="admin port of the gateway (default: here, GATEWAY_ADMIN_PORT)")
+    _env_file(where)
+    verb.set_defaults(run=_run_report)
+
+
+def _replay(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "replay",
+        help="send the requests of a record file to another server: same arrivals, same lengths",
+        description="Sends requests that arrive as those in the file did and have as many prompt and output tokens, "
+        "to an OpenAI-compatible server, and prints the figures as seen from here. The prompts are made up.",
+    )
+    verb.add_argument("files", nargs="+", metavar="FILE", help="what GATEWAY_RECORDS_FILE wrote")
+    verb.add_argument("--to", required=True, metavar="URL", help="the server, such as http://gpu2:8000")
+    verb.add_argument("--model", metavar="NAME", help="ask for this model (default: the one in the records)")
+    verb.add_argument("--speed", metavar="TIMES", type=_positive, default=1.0, help="arrivals so many times as fast")
+    verb.add_argument(
+        "--limit", metavar="N", type=_count, default=10_000, help="requests at most (default: %(default)s)"
+    )
+    verb.add_argument(
+        "--max-concurrency", metavar="N", type=_count, default=1_000, help="at the same moment (default: %(default)s)"
+    )
+    verb.add_argument("--timeout", metavar="SECONDS", type=_positive, default=600.0, help="of one request, in all")
+    verb.add_argument("--compat", metavar="VERSION", default="0.33", help="whose definitions: 0.33 (default) or 0.32")
+    verb.add_argument("--json", dest="format", action="store_const", const="json", help="keys of vllm's result file")
+    verb.set_defaults(run=_run_replay)
+
+
 def _emulate(verbs: _Verbs) -> None:
     verb = verbs.add_parser("emulate", help="run an emulated engine: real HTTP, the timing of a known accelerator")
     verb.add_argument("--profile", help="the engine to emulate (default: GATEWAY_EMULATOR_PROFILE)")
@@ -76,7 +137,7 @@ def _demo(verbs: _Verbs) -> None:
     verb.set_defaults(run=_run_demo)
 
 
-def _env_file(verb: argparse.ArgumentParser) -> None:
+def _env_file(verb: argparse._ActionsContainer) -> None:
     verb.add_argument("--env-file", metavar="PATH", help="read settings from this file too (or GATEWAY_ENV_FILE)")
 
 
@@ -96,6 +157,22 @@ def _speed(text: str) -> float:
     return speed
 
 
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number above 0")
+    return number
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number above 0")
+    return int(text)
+
+
 def _run_serve(arguments: argparse.Namespace) -> int:
     from gateway.app.serve import run_serve
 
@@ -106,6 +183,18 @@ def _run_check_config(arguments: argparse.Namespace) -> int:
     from gateway.app.check import run_check_config
 
     return run_check_config(arguments.env_file)
+
+
+def _run_report(arguments: argparse.Namespace) -> int:
+    from gateway.app.report import run_report
+
+    return run_report(arguments)
+
+
+def _run_replay(arguments: argparse.Namespace) -> int:
+    from gateway.app.replay import run_replay
+
+    return run_replay(arguments)
 
 
 def _run_emulate(arguments: argparse.Namespace) -> int:

@@ -31,14 +31,28 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [(), ("serv",), ("serve", "--prot", "1"), ("emulate", "--port", "99999"), ("emulate", "--speed", "0")]
+    "arguments",
+    [
+        (),
+        ("serv",),
+        ("serve", "--prot", "1"),
+        ("emulate", "--port", "99999"),
+        ("emulate", "--speed", "0"),
+        ("report", "--start", "a", "--stop", "a"),
+        ("report", "--json", "--csv"),
+        ("replay", "file"),
+        ("replay", "file", "--to", "http://a", "--speed", "0"),
+        ("replay", "file", "--to", "http://a", "--timeout", "x"),
+        ("replay", "file", "--to", "http://a", "--limit", "0"),
+        ("replay", "file", "--to", "http://a", "--max-concurrency", "2.5"),
+    ],
 )
 def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(*arguments) == 2
     assert "usage: gateway" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["serve", "check-config", "emulate", "demo"])
+@pytest.mark.parametrize("verb", ["serve", "check-config", "report", "replay", "emulate", "demo"])
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(verb, "--help") == 0
     assert f"usage: gateway {verb}" in capsys.readouterr().out

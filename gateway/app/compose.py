@@ -16,13 +16,17 @@ from gateway.app.configs import config_hash, described, metrics_config, proxy_co
 from gateway.app.exits import StartError
 from gateway.console.admin import admin_app
 from gateway.console.readiness import ReadinessCheck
+from gateway.console.report import ReportRoutes
 from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.server import Gateway
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import admission_config
 from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.entry import Recorder
 from gateway.telemetry.loop_lag import LoopLag
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.record_file import RecordFile
+from gateway.telemetry.window import Window
 
 
 class Service:
@@ -33,6 +37,8 @@ class Service:
         self._settings = settings
         self._lag = LoopLag()
         self._access_log = _access_log(settings)
+        window = Window(settings.report_window, settings.report_memory)
+        self._record_file = _record_file(settings)
         metrics = Metrics(
             self._state,
             version=__version__,
@@ -41,7 +47,10 @@ class Service:
             loop_lag=self._lag,
             log_dropped=self._access_log.dropped if self._access_log else None,
         )
-        observers: tuple[Observer, ...] = (metrics, self._access_log) if self._access_log else (metrics,)
+        recorder = Recorder(window, self._record_file) if self._record_file else Recorder(window)
+        observers: list[Observer] = [metrics, recorder]
+        if self._access_log:
+            observers.append(self._access_log)
         admission = admission_config(settings)
         estimator = Estimator(admission.estimator)  # admission teaches it what the proxy asks it
         self.gateway = Gateway(
@@ -57,6 +66,7 @@ class Service:
             readiness=ReadinessCheck(self._state),
             registry=metrics.registry,
             config=described(loaded),
+            report=ReportRoutes(window),
             version=__version__,
             token=token.get_secret_value() if token else None,
         )
@@ -91,17 +101,21 @@ class Service:
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def reopen_log(self) -> None:
-        """Write the access log to a new file, after logrotate moved the old one."""
+        """Write access log and records to new files, after logrotate moved the old ones."""
         if self._access_log:
             self._access_log.reopen()
+        if self._record_file:
+            self._record_file.reopen()
 
     async def stop(self) -> None:
-        """Cut what still runs, close everything, write what is left of the access log. Idempotent."""
+        """Cut what still runs, close everything, write what is left of access log and records. Idempotent."""
         await self.gateway.stop()
         await self._admin.cleanup()
         self._lag.stop()
         if self._access_log:
             self._access_log.stop()
+        if self._record_file:
+            self._record_file.stop()
 
 
 async def _listen(start: Coroutine[Any, Any, None], settings: Settings, which: str) -> None:
@@ -111,7 +125,8 @@ async def _listen(start: Coroutine[Any, Any, None], settings: Settings, which: s
     except OSError as error:
         names = f"{variable(f'{which}host')}, {variable(f'{which}port')}"
         host, port = getattr(settings, f"{which}host"), getattr(settings, f"{which}port")
-        reason = os.strerror(error.errno) if (error.errno or 0) > 0 else error.strerror or error  # <0: of the resolver
+        of_system = error.errno is not None and error.errno > 0  # else of the resolver
+        reason = os.strerror(error.errno or 0) if of_system else error.strerror or error
         raise StartError(f"cannot listen on {host}:{port} ({names}): {reason}") from error
 
 
@@ -122,3 +137,13 @@ def _access_log(settings: Settings) -> AccessLog | None:
         return AccessLog(settings.access_log)
     except OSError as error:
         raise StartError(f"cannot write to {variable('access_log')}={settings.access_log}: {error.strerror}") from error
+
+
+def _record_file(settings: Settings) -> RecordFile | None:
+    path = settings.records_file
+    if path is None:
+        return None
+    try:
+        return RecordFile(path, settings.records_file_size, settings.records_files_kept)
+    except OSError as error:
+        raise StartError(f"cannot write to {variable('records_file')}={path}: {error.strerror}") from error

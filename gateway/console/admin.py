@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 
 from gateway.console.access import FORWARDED_HEADERS, Caller, denial
 from gateway.console.readiness import Readiness
+from gateway.console.report import ReportRoutes
 from gateway.console.views import state_view
 from gateway.model import GatewayState
 from gateway.telemetry.metrics import process_registry
@@ -28,6 +29,7 @@ def admin_app(
     readiness: Callable[[], Readiness],
     registry: CollectorRegistry,
     config: Mapping[str, Any],
+    report: ReportRoutes,
     version: str,
     token: str | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -71,6 +73,7 @@ def admin_app(
         "/config": show_config,
     }
     app.add_routes([web.get(path, handler) for path, handler in routes.items()])
+    app.add_routes(report.routes())
     return app
 
 
@@ -94,7 +97,8 @@ def _guard(token: str | None) -> Middleware:
         try:
             return await handler(request)
         except web.HTTPException as problem:  # the router's own: no such path, no such method
-            paths = ", ".join(sorted({resource.canonical for resource in request.app.router.resources()}))
+            known = {resource.canonical for resource in request.app.router.resources()}
+            paths = ", ".join(sorted(path for path in known if "{" not in path))
             return _json({"error": f"{problem.reason}: GET {paths}"}, problem.status)
 
     return guard

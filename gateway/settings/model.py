@@ -306,6 +306,30 @@ class _Telemetry(BaseModel):
     )
 
 
+class _Report(BaseModel):
+    """The benchmark report, from live traffic: `gateway report`. docs/report.md says how to read it."""
+
+    report_window: Annotated[Seconds, Gt(0)] = Field(
+        default=3600.0, description="How long a finished request can be reported on."
+    )
+    report_memory: Annotated[Bytes, Ge(0)] = Field(
+        default=64 * 1024 * 1024,
+        description="Memory for that; where it is too little, the oldest go sooner. A streamed answer of 200 tokens "
+        "takes 1.6 KB.",
+    )
+    records_file: Text | None = Field(
+        default=None,
+        description="File that gets a line of JSON for each finished request, for reports later and for replays.",
+        examples=["/var/lib/gateway/records.jsonl"],
+    )
+    records_file_size: Annotated[Bytes, Ge(64 * 1024)] = Field(
+        default=256 * 1024 * 1024, description="Size at which that file is renamed and a new one begun."
+    )
+    records_files_kept: Annotated[Whole, Ge(0)] = Field(
+        default=3, description="Renamed files that are kept: `.1` is the youngest."
+    )
+
+
 class _Emulator(BaseModel):
     """The emulated engine that `serve` embeds where no engines are set; `gateway emulate` runs one by itself."""
 
@@ -326,12 +350,14 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Length estimates", _Estimator),
     ("Circuit breaker", _Breaker),
     ("Logs and metrics", _Telemetry),
+    ("Benchmark report", _Report),
     ("Emulated engine", _Emulator),
 )
 
 
 class Settings(
     _Emulator,
+    _Report,
     _Telemetry,
     _Breaker,
     _Estimator,

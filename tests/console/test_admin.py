@@ -18,7 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.console.admin import admin_app
 from gateway.console.readiness import Readiness, ReadinessCheck
+from gateway.console.report import ReportRoutes
 from gateway.model import GatewayState
+from gateway.telemetry.window import Window
 from tests.telemetry.helpers import backend_state, gateway_state, metrics, record
 
 TOKEN = "s3cret-token"
@@ -46,6 +48,7 @@ def build(state: GatewayState | None = None, *, token: str | None = TOKEN, **opt
         "readiness": ReadinessCheck(lambda: shown),
         "registry": metrics(shown).registry,
         "config": CONFIG,
+        "report": ReportRoutes(Window(60.0, 1_000_000)),
         "version": "1.2.3",
     }
     return admin_app(token=token, **{**defaults, **options})
@@ -282,7 +285,10 @@ async def test_a_path_that_is_not_there_says_which_are() -> None:
     async with served(build()) as url:
         status, body, _ = await fetch(url, "/stats")
         assert status == 404
-        assert body["error"] == "Not Found: GET /config, /healthz, /livez, /metrics, /readyz, /state"
+        assert (
+            body["error"]
+            == "Not Found: GET /config, /healthz, /livez, /metrics, /readyz, /report, /report/runs, /state"
+        )
         assert (await fetch(url, "/state", method="POST"))[0] == 405
         assert (await fetch(url, "/livez", method="HEAD"))[0] == 200
 
