@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import inf
+from math import inf, sqrt
 from typing import Final, Protocol
 
 from gateway.admission.config import LimitConfig
@@ -59,11 +59,11 @@ class Limit(Protocol):
 class FixedLimit:
     """A limit that the operator set. It only measures."""
 
-    def __init__(self, value: int, config: LimitConfig) -> None:
+    def __init__(self, value: int, config: LimitConfig, changes: Counter[Change]) -> None:
         self._period = config.window
         self.value = float(value)
         self.tokens = inf if config.token_limit is None else float(config.token_limit)
-        self.changes: Counter[Change] = Counter()
+        self.changes = changes
         self.pace = Ratio(0.25)
         self.target: float | None = None
 
@@ -125,6 +125,10 @@ class AdaptiveLimit:
         self.changes: Counter[Change] = Counter()
         self.pace = Ratio(0.25)
         self.target: float | None = None
+
+    def retune(self, config: LimitConfig) -> None:
+        """Go on from here with other settings."""
+        self._config = config
 
     def learn_capacity(self, kv_tokens: int) -> None:
         """Bound the predicted tokens by nine tenths of the engine's KV cache."""
@@ -248,7 +252,7 @@ class AdaptiveLimit:
         inflight = window.inflight
         pace = window.new_seconds / window.new_tokens if window.new_tokens else 0.0
         rhythm = 2 * pace * window.starts / window.age
-        if window.standing < inf and window.standing >= max(1.0, 0.02 * inflight, rhythm):
+        if window.standing < inf and window.standing >= max(1.0, rhythm):
             reading.moving = inflight - window.standing
             reading.worsen(inflight / reading.moving if reading.moving > 0 else inf, "standing")
 
@@ -295,7 +299,9 @@ class AdaptiveLimit:
         self._ramping = True
         if self._whole:
             window.cut_at = now  # completions lag: count only answers to what is sent from now on
-        most = inf if reading.full else 2.0 * window.inflight  # not far ahead of what was seen to run
+        # Not far ahead of what was seen to run: twice as many, for a pace that doubles, and a burst of arrivals.
+        n = window.busy_sum / window.ticks
+        most = inf if reading.full else 2.0 * n + 8.0 * sqrt(n)
         self._set(max(self.value, min(self.value * step, most)), ("up", "slow_start"))
 
     def _step(self, reading: Reading) -> float:
