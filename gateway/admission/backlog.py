@@ -31,9 +31,9 @@ class Group:
         """Cost units a second that its backends could serve."""
         return sum(books.capacity for books in self.books)
 
-    def note_arrival(self, cost: float, now: float) -> None:
+    def note_arrival(self, lane: int, cost: float, now: float) -> None:
         """Count an arrival, refused or not: arrivals see what time sees."""
-        self.flow.arrive(cost, now)
+        self.flow.arrive(lane, cost, now)
         self.arrivals += 1
         if self.shut is Hold.FULL:
             self.full += 1
@@ -41,6 +41,12 @@ class Group:
         for books in self.books:
             if books.window.inflight >= books.cap:
                 books.window.full += 1
+
+    def retune(self, config: QueueConfig) -> None:
+        """Go on with other thresholds, weights and waits; who waits keeps the lane and the deadline it came with."""
+        for lane, tuned in zip(self.queue.lanes, config.lanes, strict=True):
+            lane.config = tuned
+            lane.grant = config.lane_quantum * tuned.weight
 
     def report_arrivals(self) -> None:
         """Tell the backends' windows."""
@@ -109,6 +115,12 @@ class Backlog:
             group.shut = None
             del self.queued[group.books]
             self._passing.pop(group.books, None)
+
+    def retune(self, config: QueueConfig) -> None:
+        """Go on with other thresholds, weights and waits of the same lanes."""
+        self._config = config
+        for group in self.groups:
+            group.retune(config)
 
     def reopen(self) -> None:
         """A place may have come free anywhere."""

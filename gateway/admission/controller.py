@@ -8,6 +8,7 @@ prober, time) ends in one loop, ``_dispatch``, which lets requests go as long as
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gateway.admission.backlog import Backlog, Group
 from gateway.admission.balancer import Balancer, Hold
@@ -16,6 +17,7 @@ from gateway.admission.estimator import Estimator
 from gateway.admission.pool import Books, Pool
 from gateway.admission.queue import Entry
 from gateway.admission.shedder import Prospect, Shedder, size
+from gateway.admission.tuning import Tuning
 from gateway.admission.window import TICK, Running, Streaming
 from gateway.model import (
     Backend,
@@ -111,6 +113,20 @@ class AdmissionController:
         self._draining = True
         return self._reopen(now)
 
+    def retune(self, tuning: Tuning, now: float) -> list[Verdict]:
+        """Go on with other objectives, lanes and limits; what waits or runs is not touched."""
+        before = self._config
+        self._config = config = replace(
+            before,
+            limit=replace(before.limit, tpot_objective=tuning.tpot_objective),
+            queue=replace(before.queue, lanes=tuning.lanes),
+        )
+        self._pool.retune(config.limit, tuning.backends)
+        self._backlog.retune(config.queue)
+        self._balancer = Balancer(config.queue)
+        self._shedder.retune(config)
+        return self._reopen(now)
+
     def tick(self, now: float) -> list[Verdict]:
         """Do what is due by ``now``: expire, sample, decide."""
         if self._sample_at is not None and now >= self._sample_at:
@@ -154,14 +170,24 @@ class AdmissionController:
                 return index
         return len(lanes) - 1
 
+    @property
+    def tuning(self) -> Tuning:
+        """What ``retune`` can change, as it stands."""
+        return Tuning(self._config.limit.tpot_objective, self._config.queue.lanes, self._pool.tunings)
+
     def state(self, now: float) -> GatewayState:
         """Everything, for /state and the metrics."""
         return GatewayState(
             backends=tuple(books.state(now) for books in self._pool.books),
             lanes=tuple(self._lane_state(i, now) for i in range(len(self._config.queue.lanes))),
             draining=self._draining,
-            overloaded=any(self._shedder.overloaded(group, now) for group in self._backlog.groups),
+            overloaded=any(
+                self._shedder.overloaded(group, lane, now)
+                for group in self._backlog.groups
+                for lane in range(len(self._config.queue.lanes))
+            ),
             retries_seen=dict(self._shedder.ledger.seen),
+            tpot_objective=self._config.limit.tpot_objective,
         )
 
     def _lane_state(self, index: int, now: float) -> LaneState:
@@ -174,6 +200,9 @@ class AdmissionController:
             cost=sum(lane.cost for lane in lanes),
             oldest_wait=0.0 if oldest is None else now - oldest,
             max_wait=config.max_wait,
+            threshold=config.threshold,
+            weight=config.weight,
+            ttft_objective=config.ttft_objective,
         )
 
     # ----------------------------------------------------------------------------------------------- the door
@@ -187,8 +216,8 @@ class AdmissionController:
         if not books:
             return self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now)
         group = self._backlog.group(books)
-        group.note_arrival(ticket.work.cost, now)
         lane = self._lane_of(ticket)
+        group.note_arrival(lane, ticket.work.cost, now)
         place = self._place(ticket, group, lane, now)
         if place is not None:
             return self._grant(ticket, group, lane, place, now)

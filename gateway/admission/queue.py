@@ -1,8 +1,8 @@
 """The length-aware queue: lanes by deficit round robin, clients inside a lane, first in first out inside a client.
 
-Deficit round robin after Shreedhar and Varghese (1996), on predicted cost instead of bytes, one quantum a visit; new
-clients go to the front once, as new flows do in fq_codel (RFC 8290). No ageing: it becomes strict priority for long
-requests under overload, and a round robin cannot starve.
+Deficit round robin after Shreedhar and Varghese (1996), on predicted cost instead of bytes, one quantum a visit. What
+is served is paid afterwards (surplus round robin), new clients go to the front once, as new flows do in fq_codel
+(RFC 8290). No ageing: it becomes strict priority for long requests under overload, and a round robin cannot starve.
 
 Every operation costs the same however many wait. The rounds of a round robin are not walked: a lane's turn is computed
 (`LaneQueue.turn`), a client stands in a calendar under the round in which its next request is due.
@@ -14,7 +14,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import floor
 from typing import Generic, TypeVar
 
 from gateway.admission.balancer import Hold
@@ -95,13 +95,14 @@ class Lane:
     def __init__(self, config: LaneConfig, queue: QueueConfig) -> None:
         self.config = config
         self.grant = queue.lane_quantum * config.weight
+        self.credit = 0.0  # cost units; below zero it has been served ahead of its turn
         self.depth = 0
         self._quantum = queue.client_quantum
         self._reset()
 
     def _reset(self) -> None:
-        # An idle lane keeps no credit, and its clients neither credit nor debt.
-        self.credit = 0.0
+        # An idle lane keeps no credit, but pays its debt; its clients keep neither.
+        self.credit = min(self.credit, 0.0)
         self.cost = 0.0
         self.active = 0  # clients with a request waiting
         self._round = 0.0
@@ -197,7 +198,13 @@ class LaneQueue:
     def remove(self, entry: Entry) -> None:
         """The request no longer waits."""
         self.lanes[entry.lane].remove(entry)
+        self._left()
+
+    def _left(self) -> None:
         self.depth -= 1
+        if not self.depth:
+            for lane in self.lanes:
+                lane.credit = 0.0  # nobody was kept waiting by what it was served
 
     def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | Hold:
         """Take out the request whose turn it is, together with the place that ``place`` found for it.
@@ -211,39 +218,39 @@ class LaneQueue:
             assert entry is not None  # noqa: S101 - a lane without a request has no turn
             spot = place(entry)
             if spot is Hold.LANE:
-                lane.credit = min(lane.credit, entry.ticket.work.cost)
+                lane.credit = min(lane.credit, lane.grant)
                 passed.append(lane)
                 continue
             if isinstance(spot, Hold):
                 return spot
             lane.credit -= entry.ticket.work.cost
             lane.serve(entry)
-            self.depth -= 1
+            self._left()
             return entry, spot
         return Hold.LANE
 
     def _next_lane(self, passed: Sequence[Lane]) -> Lane | None:
-        """Give the turn to the lane whose credit covers its head first, as if round after round had been walked."""
+        """Give the turn to the lane that has credit first, as if round after round had been walked.
+
+        A lane with any credit at all may serve its head and pays afterwards: one that must first save for a dear
+        request would let it wait for the whole of its own cost.
+        """
         current = self.lanes[self._turn]
-        head = current.head
-        if head is not None and current.credit >= head.ticket.work.cost and current not in passed:
+        if current.depth and current.credit > 0.0 and current not in passed:
             return current
         waiting = [lane for lane in self._after_turn() if lane.depth and lane not in passed]
         if not waiting:
             return None
-        visits = [max(1, ceil(_missing(lane) / lane.grant)) for lane in waiting]
-        fewest = min(visits)
-        winner = visits.index(fewest)
+        visits = [max(1, floor(-lane.credit / lane.grant) + 1) for lane in waiting]
+        rounds = min(visits)
+        winner = visits.index(rounds)
         for i, lane in enumerate(waiting):
-            lane.credit += lane.grant * (fewest if i <= winner else fewest - 1)
+            lane.credit += lane.grant * (rounds if i <= winner else rounds - 1)
+        for lane in self.lanes:
+            if not lane.depth:
+                lane.credit = min(0.0, lane.credit + lane.grant * rounds)
         self._turn = self.lanes.index(waiting[winner])
         return waiting[winner]
 
     def _after_turn(self) -> tuple[Lane, ...]:
         return self.lanes[self._turn + 1 :] + self.lanes[: self._turn + 1]
-
-
-def _missing(lane: Lane) -> float:
-    """Credit that the lane's head still needs."""
-    head = lane.head
-    return head.ticket.work.cost - lane.credit if head is not None else 0.0

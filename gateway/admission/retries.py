@@ -13,6 +13,7 @@ REMEMBERED: Final = 65_536  # refusals at most
 FORGOTTEN: Final = 120.0  # seconds after the told time
 SLACK: Final = 0.01  # seconds; Retry-After travels in whole milliseconds
 FADE: Final = 0.99  # per 100 ms
+A_FEW: Final = 3.0  # retries that are nobody's storm, as Envoy's retry budget has it (``min_retry_concurrency``)
 
 
 class Ledger:
@@ -74,5 +75,5 @@ class RetryBudget:
 
     @property
     def exceeded(self) -> bool:
-        """Whether retries are more than their share."""
-        return self._retries > self._budget * (self._retries + self._fresh)
+        """Whether retries are more than their share, and more than a few."""
+        return self._retries > max(A_FEW, self._budget * (self._retries + self._fresh))

@@ -30,6 +30,7 @@ class Prospect:
     bound: float  # it may wait so long
     limit: float  # and so long where only a long prompt before it holds it
     wait: float  # it would wait so long; 0 where nothing is known
+    lane: int
     retry: bool  # its client asked before
 
 
@@ -42,15 +43,19 @@ class Shedder:
         self._budget = RetryBudget(config.shed.retry_budget)
         self.ledger = Ledger()
 
+    def retune(self, config: AdmissionConfig) -> None:
+        """Go on with other settings of queue and lanes."""
+        self._config = config
+
     def attempt(self, ticket: Ticket, now: float) -> bool:
         """Note an arrival; whether its client asked before."""
         retry = self.ledger.arrive(ticket.fingerprint, now) or ticket.attempt > 0
         self._budget.arrive(retry=retry, now=now)
         return retry
 
-    def overloaded(self, group: Group, now: float) -> bool:
-        """Whether much more has come than could be served, and for long."""
-        return group.flow.overloaded(self._config.shed.overload_after, now)
+    def overloaded(self, group: Group, lane: int, now: float) -> bool:
+        """Whether much more has come to this lane than could be served, and for long."""
+        return group.flow.overloaded(lane, self._config.shed.overload_after, now)
 
     def prospect(self, ticket: Ticket, group: Group, index: int, *, serial: bool, retry: bool) -> Prospect:
         """What ``ticket`` may expect in lane ``index``. ``serial``: it must wait for the long prompt before it."""
@@ -62,14 +67,14 @@ class Shedder:
             patience = max(patience, min(SERIAL_PATIENCE, ticket.work.prompt_tokens / SERIAL_PACE))
         gone = ticket.read_timeout
         bound, limit = (lane.max_wait, patience) if gone is None else (min(lane.max_wait, gone), min(patience, gone))
-        return Prospect(bound, limit, group.flow.wait(_ahead(ticket, lanes[index]), lanes, index), retry)
+        return Prospect(bound, limit, group.flow.wait(_ahead(ticket, lanes[index]), lanes, index), index, retry)
 
     def reason(self, ticket: Ticket, group: Group, backlog: Backlog, prospect: Prospect, now: float) -> Reason | None:
         """Why ``ticket`` may not wait; None where it may."""
         queue = self._config.queue
         if len(backlog) >= queue.max_requests or (len(backlog) and backlog.size + size(ticket) > queue.max_bytes):
             return Reason.QUEUE_FULL
-        if prospect.retry and self._budget.exceeded and self.overloaded(group, now):
+        if prospect.retry and self._budget.exceeded and self.overloaded(group, prospect.lane, now):
             return Reason.RETRY_BUDGET
         return Reason.DEADLINE if prospect.wait > prospect.limit else None
 
@@ -77,7 +82,7 @@ class Shedder:
         """Refuse it at the door, or after its time in the queue."""
         hopeless = ticket.read_timeout is not None and prospect.wait > ticket.read_timeout
         spent = prospect.retry and self._budget.exceeded
-        discouraged = hopeless or spent or self.overloaded(group, now)
+        discouraged = hopeless or spent or self.overloaded(group, prospect.lane, now)
         return self.refuse(ticket, reason, prospect.wait - prospect.bound / 2, now, discouraged=discouraged)
 
     def give_up(self, entry: Entry, group: Group, now: float) -> Rejection:
@@ -86,7 +91,7 @@ class Shedder:
         wait = group.flow.wait(lanes[entry.lane].cost, lanes, entry.lane)
         waited = entry.deadline - entry.arrived
         return self.turn_away(
-            entry.ticket, group, Reason.QUEUE_TIMEOUT, Prospect(waited, waited, wait, entry.retry), now
+            entry.ticket, group, Reason.QUEUE_TIMEOUT, Prospect(waited, waited, wait, entry.lane, entry.retry), now
         )
 
     def refuse(

@@ -231,7 +231,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     def idle_lanes_keep_no_credit(self) -> None:
         if hasattr(self, "admission"):
             for group in self.admission._backlog.groups:
-                assert all(lane.credit == 0.0 for lane in group.queue.lanes if not lane.depth)
+                assert all(lane.credit <= 0.0 for lane in group.queue.lanes if not lane.depth)
 
     def teardown(self) -> None:
         """In the end everything is served or refused, and nothing is left."""
