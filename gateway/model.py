@@ -30,10 +30,14 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A class of request paths. ``label`` is of low cardinality: it names metric series and log fields."""
+    """A class of request paths. ``label`` is of low cardinality: it names metric series and log fields.
+
+    ``model`` is the model's name where the path has it (Triton's do).
+    """
 
     label: str
     access: Access
+    model: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +377,7 @@ class BackendState:
 
     name: str
     url: str
-    health: str  # up | down | unknown, or open | half_open where the breaker holds it
+    health: str  # up | down | unknown, or open | half_open where the breaker holds it, or drained by the operator
     limit: float
     token_limit: float | None
     running: int
@@ -384,6 +388,9 @@ class BackendState:
     pace_target: float | None
     limit_changes: dict[tuple[str, str], int]  # (direction, reason) -> count
     hints_age: float | None
+    limit_min: float | None = None  # the limit never falls below; None where it is fixed
+    silence: float = 0.0  # seconds without a byte from any running request; 0 while nothing runs
+    hints: Hints = field(default_factory=Hints)  # the engine's own gauges, ``hints_age`` seconds old
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +402,9 @@ class LaneState:
     cost: float
     oldest_wait: float
     max_wait: float
+    threshold: int | None = None  # predicted tokens; None in the last lane
+    weight: float = 1.0
+    ttft_objective: float | None = None  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,3 +416,4 @@ class GatewayState:
     draining: bool
     overloaded: bool  # sustained overload: retries are discouraged
     retries_seen: dict[bool, int]  # clients that came back after a refusal: {kept the wait: count}
+    tpot_objective: float | None = None  # seconds

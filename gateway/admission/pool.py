@@ -8,18 +8,20 @@ congestion and moves the limit, never the breaker.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import floor, inf
 from typing import Final
 
 from gateway.admission.breaker import LIVES, SIGNALS, Breaker, Signal
-from gateway.admission.config import AdmissionConfig
+from gateway.admission.config import AdmissionConfig, LimitConfig
 from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
+from gateway.admission.tuning import BackendTuning
 from gateway.admission.window import Running, Window
 from gateway.model import Backend, BackendState, Health, Hints, Outcome, Usage
 
 HINTS_LAPSE: Final = 10.0  # seconds; vLLM's gauges are 3 to 6 s old under load
 ALIVE: Final = 5.0  # seconds that output vouches for a backend
+DRAINED: Final = 3
 
 
 class Books:
@@ -30,26 +32,41 @@ class Books:
         self.name = backend.name
         self.weight = backend.weight
         self.window = Window()
-        self.limit: Limit = (
-            AdaptiveLimit(config.limit) if backend.limit is None else FixedLimit(backend.limit, config.limit)
-        )
+        self._law = AdaptiveLimit(config.limit)
+        self.limit: Limit = self._law
         self.breaker = Breaker(config.breaker)
         self.health = Health.UNKNOWN
-        self.suspect = False  # down, or its breaker not closed: look closer
+        self.drained = False  # the operator wants no new request to go to it
+        self.suspect = False  # down, drained, or its breaker not closed: look closer
         self.turn = 0  # the last permit given for it: ties go to the least recent
+        self.pinned: int | None = None  # the limit where it is fixed
         self.cap = self.cap_others = 0  # requests that may be in flight: of any lane, of others than the first
         self._share_others = 1.0 - config.queue.reserve_short
         self._silence = config.breaker.silence
         self._hints = Hints()
         self._hinted_at = -inf
+        self.retune(config.limit, BackendTuning(backend.limit))
+
+    def retune(self, config: LimitConfig, tuning: BackendTuning) -> None:
+        """Go on with other settings. A limit that is unpinned goes on where the law left it."""
+        self._law.retune(config)
+        if tuning.limit != self.pinned:
+            self.pinned = tuning.limit
+            self.limit = self._law if tuning.limit is None else FixedLimit(tuning.limit, config, self._law.changes)
+            self.window.restart()
+        self._limit_min = config.minimum
+        self.drained = tuning.drained
         self._set_caps()
+        self._judge()
 
     def _set_caps(self) -> None:
         self.cap = max(1, floor(self.limit.value))
         self.cap_others = max(1, floor(self.limit.value * self._share_others))
 
     def rank(self, now: float) -> int:
-        """0: sound, or due a trial; 1: its probe fails; 2: its breaker is open."""
+        """0: sound, or due a trial; 1: its probe fails; 2: its breaker is open; 3: drained, never to be used."""
+        if self.drained:
+            return DRAINED
         if not self.breaker.ready(now):
             return 2
         if self.health is Health.DOWN and not (self.window.inflight and now - self.window.last_byte < ALIVE):
@@ -100,7 +117,7 @@ class Books:
         self._judge()
 
     def _judge(self) -> None:
-        self.suspect = self.health is Health.DOWN or self.breaker.open
+        self.suspect = self.health is Health.DOWN or self.breaker.open or self.drained
 
     def note_hints(self, hints: Hints, now: float) -> None:
         """Take the engine's own gauges."""
@@ -127,7 +144,7 @@ class Books:
     def capacity(self) -> float:
         """Cost units a second that it serves with its limit full, by Little's law; 0 before the first answer."""
         pace = self.window.served.value
-        return self.cap / pace if pace else 0.0
+        return self.cap / pace if pace and not self.drained else 0.0
 
     def state(self, now: float) -> BackendState:
         """Everything, for /state and the metrics."""
@@ -136,7 +153,7 @@ class Books:
         return BackendState(
             name=self.name,
             url=self.backend.url,
-            health=self.breaker.state(now) or self.health.value,
+            health="drained" if self.drained else self.breaker.state(now) or self.health.value,
             limit=limit.value,
             token_limit=None if limit.tokens == inf else limit.tokens,
             running=window.inflight,
@@ -147,6 +164,9 @@ class Books:
             pace_target=limit.target,
             limit_changes=dict(limit.changes),
             hints_age=None if self._hinted_at == -inf else now - self._hinted_at,
+            limit_min=self._limit_min if self.pinned is None else None,
+            silence=now - window.last_byte if window.inflight else 0.0,
+            hints=self._hints,
         )
 
 
@@ -172,21 +192,36 @@ class Pool:
         return [self._unlisted, *self._listed.values()]
 
     def serving(self, model: str | None, avoid: frozenset[str]) -> tuple[Books, ...]:
-        """The backends that may serve ``model``, in the order of their configuration; empty where all are avoided.
+        """The backends that may serve ``model``, in the order of their configuration.
+
+        Empty where all of them are avoided, or drained.
 
         A model that nobody lists goes where anything is served; where no such backend is, to any: the engine's own
         404 is the right answer.
         """
         serving = self._unlisted if model is None else self._listed.get(model, self._unlisted)
-        return tuple(books for books in serving if books.name not in avoid) if avoid else serving
+        if avoid:
+            serving = tuple(books for books in serving if books.name not in avoid)
+        return () if self.troubled and all(books.drained for books in serving) else serving
 
     def sound(self, serving: tuple[Books, ...], now: float) -> Sequence[Books]:
-        """Those of the best rank present: never none of them."""
+        """Those of the best rank present: none of them only where all are drained."""
         if not self.troubled:
             return serving
         ranks = [books.rank(now) for books in serving]
         best = min(ranks)
-        return [books for books, rank in zip(serving, ranks, strict=True) if rank == best]
+        return [books for books, rank in zip(serving, ranks, strict=True) if rank == best < DRAINED]
+
+    def retune(self, config: LimitConfig, backends: Mapping[str, BackendTuning]) -> None:
+        """Go on with other settings."""
+        for name, tuning in backends.items():
+            self.by_name[name].retune(config, tuning)
+        self._look()
+
+    @property
+    def tunings(self) -> dict[str, BackendTuning]:
+        """What the operator said of each backend."""
+        return {books.name: BackendTuning(books.pinned, books.drained) for books in self.books}
 
     def enter(self, books: Books, running: Running, now: float) -> None:
         """A request goes to a backend."""
