@@ -57,6 +57,7 @@ def proxy_config(settings: Settings) -> ProxyConfig:
         client_timeout=settings.client_timeout,
         client_header=settings.client_header,
         allow_admin_routes=settings.allow_admin_routes,
+        inject_usage=settings.inject_usage,
         connect_timeout=settings.connect_timeout,
         connect_attempts=settings.connect_attempts,
         first_byte_timeout=settings.first_byte_timeout or None,

@@ -48,6 +48,7 @@ class ProxyConfig:
     client_timeout: float = 120.0  # a client that takes or sends no byte for so long is gone
     client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
     allow_admin_routes: bool = False
+    inject_usage: bool = False  # ask engines for the token counts of streams, and keep them from clients
     connect_timeout: float = 5.0
     connect_attempts: int = 3  # backends tried in turn for one request while none of it was sent
     first_byte_timeout: float | None = 600.0

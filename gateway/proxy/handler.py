@@ -22,6 +22,7 @@ from gateway.admission.estimator import Estimator
 from gateway.dialects.base import Fault
 from gateway.dialects.passthrough import Passthrough
 from gateway.dialects.registry import INVALID, Dialects
+from gateway.dialects.usage import ask_for_usage
 from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket, WorkEstimate
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
@@ -125,6 +126,8 @@ class Handler:
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """Work for the engine: wait for a permit, hold it until the last byte."""
         ticket = self._ticket(call, shape, wire.body)
+        if self._config.inject_usage and shape.stream:
+            wire = self._asking_for_usage(call, wire)
         call.timeline.offered = self._clock()
         end = End.CONNECT_FAILED
         for _ in range(self._config.connect_attempts):
@@ -198,6 +201,10 @@ class Handler:
     def _wire(self, call: Call, body: bytes) -> Wire:
         length = len(body) if body or call.method in _WITH_BODY else None
         return Wire(call.terms, self._head(call, length), body, call.id.encode("utf-8", "surrogateescape"))
+
+    def _asking_for_usage(self, call: Call, wire: Wire) -> Wire:
+        body = ask_for_usage(call.record.route, wire.body)
+        return wire if body is None else replace(self._wire(call, body), asks_usage=True)
 
     @staticmethod
     def _head(call: Call, length: int | None, without: bytes = b"") -> Callable[[Upstream], bytes]:

@@ -20,6 +20,7 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from gateway.dialects.base import Dialect, Fault, ResponseReader
+from gateway.dialects.usage import UsageFilter
 from gateway.model import Progress, Shape, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, Framing, ResponseHead, chunk, framing, response_head
@@ -57,6 +58,7 @@ class Wire:
     head: Callable[[Upstream], bytes]
     body: bytes
     request_id: bytes
+    asks_usage: bool = False  # the gateway put that into the body: the client is not to see the answer to it
 
 
 class ClientSide(Protocol):
@@ -99,6 +101,7 @@ class Relay:
         self._connection: Connection | None = None
         self._ended: asyncio.Future[End] | None = None
         self._reader: ResponseReader | None = None
+        self._filter: UsageFilter | None = None
         self._held: ResponseHead | None = None
         self._framing = Framing.NONE
         self._streamed = False
@@ -185,6 +188,8 @@ class Relay:
             self._reader = _Opaque()
         else:
             self._reader = self._dialect.response_reader(self._shape, head.status, content_type)
+            if self._wire.asks_usage and self._streamed and self._framing is not Framing.LENGTH:
+                self._filter = UsageFilter()
 
     def data(self, data: bytes, now: float, *, ended: bool) -> None:
         """Pass body bytes on. This is the path of every chunk."""
@@ -197,6 +202,8 @@ class Relay:
         elif ended and not self.bytes_out and self._empty():
             self._fail(End.EMPTY, "the backend called the request a success and sent nothing")
             return
+        if self._filter is not None:
+            data = self._filter.feed(data, ended=ended)
         out = chunk(data) if data and self._framing is Framing.CHUNKED else data
         if self._held is not None:
             out = self._take_head(self._held, now, ended=ended) + out

@@ -317,6 +317,12 @@ class _Report(BaseModel):
         description="Memory for that; where it is too little, the oldest go sooner. A streamed answer of 200 tokens "
         "takes 1.6 KB.",
     )
+    inject_usage: Flag = Field(
+        default=False,
+        description="Ask engines for the token counts of streams whose client did not, and take the chunk that has "
+        "them out of the answer. Off, because the body then differs from what the client sent, and an engine that "
+        "knows no `stream_options` refuses it; vLLM, SGLang and llama.cpp know it.",
+    )
     records_file: Text | None = Field(
         default=None,
         description="File that gets a line of JSON for each finished request, for reports later and for replays.",
