@@ -125,6 +125,19 @@ class Permit:
     progress: Progress
 
 
+class Watcher(Protocol):
+    """Who wants to know of every permit when it begins and ends. Must not raise and must not block.
+
+    ``outputs`` are the output events that the permit's backend has put out so far, over all of its requests.
+    """
+
+    def granted(self, permit: Permit, outputs: int) -> None:
+        """Take a permit that was just given."""
+
+    def settled(self, permit: Permit, outcome: Outcome, outputs: int, now: float) -> None:
+        """Take a permit that is over."""
+
+
 @unique
 class Reason(Enum):
     """Why a request was refused or thrown out. The values label ``gateway_shed_total``."""

@@ -32,6 +32,7 @@ from gateway.model import (
     Ticket,
     Usage,
     Verdict,
+    Watcher,
 )
 
 
@@ -39,7 +40,7 @@ class AdmissionController:
     """Told what happens and when; returns verdicts. All changes of one call happen before it returns.
 
     ``now`` is in seconds and never decreases. ``uniform(a, b)`` is the only chance in it (jitter of Retry-After).
-    ``estimator`` learns from the usage that backends report.
+    ``estimator`` learns from the usage that backends report. ``watcher`` is told of every permit.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class AdmissionController:
         backends: Sequence[Backend],
         uniform: Callable[[float, float], float],
         estimator: Estimator | None = None,
+        watcher: Watcher | None = None,
     ) -> None:
         self._config = config
         self._estimator = estimator
+        self._watcher = watcher
         self._pool = Pool(backends, config)
         self._backlog = Backlog(self._pool.sets, config.queue)
         self._balancer = Balancer(config.queue)
@@ -94,6 +97,8 @@ class AdmissionController:
             KeyError: the permit is unknown or was settled before (a programmer's error).
         """
         self._pool.leave(permit.backend, permit.id, outcome, usage, now)
+        if self._watcher is not None:
+            self._watcher.settled(permit, outcome, self._pool.by_name[permit.backend].window.outputs, now)
         if outcome is Outcome.COMPLETED and usage is not None and self._estimator is not None:
             self._estimator.learn(permit.ticket.shape, usage, permit.ticket.client)
         return self._reopen(now)
@@ -301,7 +306,10 @@ class AdmissionController:
         group.served += ticket.work.cost
         if self._sample_at is None:
             self._sample_at = now + TICK
-        return Permit(self._permits, ticket, books.name, now, running)
+        permit = Permit(self._permits, ticket, books.name, now, running)
+        if self._watcher is not None:
+            self._watcher.granted(permit, books.window.outputs)
+        return permit
 
     def _running(self, ticket: Ticket, lane: int, books: Books, now: float) -> Running:
         if not ticket.shape.stream:

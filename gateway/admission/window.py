@@ -41,8 +41,8 @@ class Window:
     """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
 
     __slots__ = (
-        "arrivals", "base_stream", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops", "e2e", "full",
-        "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long", "mark_seconds",
+        "arrivals", "base_stream", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops", "e2e", "firsts",
+        "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long", "mark_seconds",
         "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls", "standing",
         "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft", "unstarted",
         "whole", "whole_answers", "whole_seconds", "whole_tokens",
@@ -63,6 +63,7 @@ class Window:
         # Sums for ever; a window is the difference to its mark.
         self.stream_seconds = 0.0
         self.stream_tokens = 0
+        self.firsts = 0  # streams that had their first token
         self.mark_seconds = 0.0
         self.mark_tokens = 0
         # What is remembered across decisions.
@@ -98,6 +99,11 @@ class Window:
         self.mark_seconds = self.stream_seconds
         self.mark_tokens = self.stream_tokens
         self._clear()
+
+    @property
+    def outputs(self) -> int:
+        """Output events of all streams so far."""
+        return self.stream_tokens + self.firsts
 
     @property
     def age(self) -> float:
@@ -301,6 +307,7 @@ class Streaming(Running):
         self._first = self._last = now
         self._count_unstarted(-1)
         window = self.window
+        window.firsts += 1
         if not self._lasting:
             window.long -= self._long
         self._seen = window.stream_tokens
