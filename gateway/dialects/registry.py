@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from gateway.dialects.admin import denied
 from gateway.dialects.anthropic import Anthropic
 from gateway.dialects.base import Dialect
+from gateway.dialects.llamacpp import LlamaCpp
+from gateway.dialects.lmdeploy import LMDeploy
+from gateway.dialects.mindie import MindIE
+from gateway.dialects.native import Choice, Native
 from gateway.dialects.openai import OpenAI
 from gateway.dialects.passthrough import Passthrough
 from gateway.dialects.paths import normalise
+from gateway.dialects.sglang import SGLang
+from gateway.dialects.tgi import TGI
+from gateway.dialects.triton import Triton
+from gateway.dialects.vllm_legacy import VLLMLegacy
 from gateway.model import Access, Route
 
 ADMIN: Final = Route("admin", Access.DENY)
@@ -25,14 +33,27 @@ _REMEMBERED_LENGTH: Final = 256
 
 
 class Dialects:
-    """All dialects, in the order they are asked, and the one for the rest."""
+    """All dialects, in the order they are asked: the common APIs, the engines' own, and the one for the rest."""
 
-    def __init__(self, dialects: Sequence[Dialect], fallback: Passthrough, *, allow_admin: bool = False) -> None:
+    def __init__(
+        self,
+        dialects: Sequence[Dialect],
+        natives: Sequence[Native],
+        fallback: Passthrough,
+        *,
+        allow_admin: bool = False,
+    ) -> None:
         """``allow_admin`` lets the engines' admin routes pass, without admission."""
         self._dialects = tuple(dialects)
+        self._all_natives = self._natives = tuple(natives)
         self._fallback = fallback
         self._admin = _ALLOWED_ADMIN if allow_admin else ADMIN
         self._known: dict[tuple[str, str], tuple[Dialect, Route]] = {}
+
+    def prefer(self, kinds: Collection[str]) -> None:
+        """Where a body could be meant for several engines, take it for one of ``kinds``, those that are there."""
+        self._natives = tuple(sorted(self._all_natives, key=lambda native: native.kind not in kinds))
+        self._known.clear()
 
     def resolve(self, method: str, raw_path: str) -> tuple[Dialect, Route]:
         """Dialect and route of a request target as the client wrote it (``paths.normalise`` is for matching only).
@@ -62,9 +83,15 @@ class Dialects:
             route = dialect.route(method, path)
             if route is not None:
                 return dialect, route
-        return self._fallback, self._fallback.route(method, path)
+        rest = self._fallback.route(method, path)
+        claims = [(native, form) for native in self._natives for form in native.forms(method, path)]
+        if claims:
+            choice = Choice(claims, self._fallback, rest)
+            return choice, choice.first
+        return self._fallback, rest
 
 
 def standard(*, allow_admin: bool = False) -> Dialects:
-    """The dialects of this package."""
-    return Dialects((OpenAI(), Anthropic()), Passthrough(), allow_admin=allow_admin)
+    """The dialects of this package. MindIE's come first where nothing tells whose an engine's own route is."""
+    natives = (MindIE(), VLLMLegacy(), TGI(), Triton(), SGLang(), LMDeploy(), LlamaCpp())
+    return Dialects((OpenAI(), Anthropic()), natives, Passthrough(), allow_admin=allow_admin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -77,14 +78,15 @@ def _sum(*counts: Any) -> int | None:
 
 
 def find_usage(window: bytes) -> Usage | None:
-    """Token counts out of a piece of JSON text: the last ``"usage"`` in it.
+    """Token counts out of a piece of JSON text: the last ``"usage"`` (SGLang: ``"meta_info"``) in it.
 
     Text that a model wrote cannot be taken for it: a quote inside a JSON string has a backslash before it.
     """
-    at = window.rfind(b'"usage":')
+    at = max(window.rfind(b'"usage":'), window.rfind(b'"meta_info":'))
     if at < 0:
         return None
-    text = window[at + 8 : at + 8 + _USAGE_MAX].decode(errors="replace").lstrip()
+    start = window.index(b":", at) + 1
+    text = window[start : start + _USAGE_MAX].decode(errors="replace").lstrip()
     try:
         counts, _ = _JSON.raw_decode(text)
     except (ValueError, RecursionError):
@@ -99,7 +101,7 @@ def fault_of(document: dict[str, Any]) -> Fault | None:
         if document.get("object") != "error" and document.get("type") != "error":
             return None
         error = document
-    said = error if isinstance(error, dict) else {"message": error}
+    said = error if isinstance(error, dict) else {"message": error, "type": document.get("error_type")}
     if count_of(said.get("code")) in _BUSY_CODES:
         return Fault.BUSY
     return fault_in(" ".join(str(said.get(key)) for key in ("message", "type", "code")))
@@ -130,16 +132,19 @@ def load(payload: bytes) -> dict[str, Any] | None:
 class BodyReader:
     """Listens to a body that is no stream: its usage, its end, and an error said under a status of success."""
 
-    __slots__ = ("_body", "_json", "_size", "_success", "complete", "fault", "usage")
+    __slots__ = ("_body", "_counts", "_json", "_size", "_success", "complete", "fault", "usage")
 
     asides = None
     between_events = False
 
-    def __init__(self, status: int, content_type: str) -> None:
-        """Start before the first byte."""
+    def __init__(
+        self, status: int, content_type: str, counts: Callable[[dict[str, Any]], Usage | None] = usage_of
+    ) -> None:
+        """Start before the first byte; ``counts`` finds the token counts in the document."""
         self.usage: Usage | None = None
         self.fault: Fault | None = None
         self.complete = False
+        self._counts = counts
         self._success = status < _FAILURE
         self._json = "json" in content_type.lower()
         self._body = bytearray()
@@ -166,14 +171,28 @@ class BodyReader:
         return 0
 
     def _read_whole(self) -> None:
-        document = load(bytes(self._body))
-        if document is None:
-            self.complete = self._body.strip().startswith(b"[") and self._body.rstrip().endswith(b"]")
+        try:
+            document = orjson.loads(bytes(self._body))
+        except ValueError:
             return
-        self.complete = True
+        parts = document if isinstance(document, list) else [document]  # a list: TGI's root route, SGLang's batches
+        self.complete = isinstance(document, dict | list)
         if self._success:
-            self.usage = usage_of(document)
-            self.fault = fault_of(document)
+            for part in parts:
+                if isinstance(part, dict):
+                    self.usage = _together(self.usage, self._counts(part))
+                    self.fault = self.fault or fault_of(part)
+
+
+def _together(one: Usage | None, other: Usage | None) -> Usage | None:
+    """The counts of two answers in one reply."""
+    if one is None or other is None:
+        return one or other
+    return Usage(
+        _sum(one.prompt_tokens, other.prompt_tokens),
+        _sum(one.completion_tokens, other.completion_tokens),
+        _sum(one.cached_tokens, other.cached_tokens),
+    )
 
 
 class UnreadReader:

@@ -32,14 +32,22 @@ _WORD: Final = 48  # bytes without any other character that no language's text h
 # TGI, SGLang, Triton and llama.cpp.
 _TEXT_FIELDS: Final = frozenset({
     "system", "instructions", "suffix", "query", "queries", "documents", "items", "text_1", "text_2", "data_1",
-    "data_2", "text", "texts", "text_input", "message", "input_prefix", "input_suffix",
+    "data_2", "text", "texts", "text_input", "message", "input_prefix", "input_suffix", "input_extra",
+    "content",
 })  # fmt: skip
-_PROMPT_FIELDS: Final = frozenset({"prompt", "input", "inputs", "input_ids", "input_id"})
+_PROMPT_FIELDS: Final = frozenset({"prompt", "input", "inputs", "input_ids", "input_id", "token_ids"})
+_MEDIA_FIELDS: Final[dict[str, Callable[[Any], int]]] = {  # beside the prompt: SGLang, LMDeploy, Ollama
+    "image_data": media.image_tokens,
+    "images": media.image_tokens,
+    "audio_data": media.audio_tokens,
+    "video_data": media.video_tokens,
+}
 _MESSAGE_FIELDS: Final = frozenset({"messages", "chat_history"})
 _SCHEMA_FIELDS: Final = frozenset({"tools", "functions"})
 _REPEATED_FIELDS: Final = ("documents", "text_2", "data_2", "items")  # a cross-encoder reads the query with each
 _CAP_FIELDS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens")
-_NESTED_CAPS: Final = ("parameters", "sampling_params", "options")  # TGI and MindIE, SGLang, Ollama
+_NESTED: Final = ("parameters", "sampling_params", "options")  # TGI and MindIE, SGLang, Ollama
+_NESTED_CAPS: Final = ("max_new_tokens", "max_tokens", "num_predict")
 
 _LABELS: Final = frozenset({
     "role", "type", "id", "name", "status", "detail", "format", "media_type", "mime_type", "tool_call_id", "call_id",
@@ -57,17 +65,29 @@ _MEDIA: Final[dict[str, Callable[[Any], int]]] = {
     "file": media.file_tokens,
     "file_data": media.file_tokens,
     "file_url": media.file_tokens,
+    "images": lambda value: _each(media.image_tokens, value),  # base64 beside a message's text (Ollama)
+    "multimodal_data": lambda value: _each(media.image_tokens, value),  # llama.cpp, beside prompt_string
 }
 
 
 def read_json(route: Route, body: bytes, *, generates: bool) -> Shape:
     """Shape of a request with a JSON body. What is no JSON object counts by its size, up to 64 KiB."""
+    return shape_of(route, parse(body), body, generates=generates)
+
+
+def parse(body: bytes) -> dict[str, Any] | None:
+    """The body as a JSON object, None where it is none."""
     try:
         document = orjson.loads(body)
     except ValueError:
-        document = None
-    if not isinstance(document, dict):
-        return Shape(route, prompt_bytes=min(len(body), _OPAQUE_MAX), generates=generates)
+        return None
+    return document if isinstance(document, dict) else None
+
+
+def shape_of(route: Route, document: dict[str, Any] | None, body: bytes, *, generates: bool) -> Shape:
+    """Shape of a request whose ``body`` is ``document``; see ``read_json``."""
+    if document is None:
+        return Shape(route, model=route.model, prompt_bytes=min(len(body), _OPAQUE_MAX), generates=generates)
     meter = _Meter()
     messages = meter.document(document)
     if meter.nodes > _NODES_MAX:
@@ -75,14 +95,14 @@ def read_json(route: Route, body: bytes, *, generates: bool) -> Shape:
     exact = meter.token_ids > 0 and not meter.size and not meter.media
     return Shape(
         route,
-        model=name_of(document.get("model")),
+        model=route.model or name_of(document.get("model")),
         stream=document.get("stream") is True,
         prompt_bytes=meter.size,
         dense_bytes=meter.dense,
         prompt_tokens=meter.token_ids if exact else None,
         media_tokens=meter.media if exact else meter.media + meter.token_ids,
         messages=messages,
-        max_output=_cap(document),
+        max_output=cap_in(document),
         choices=_choices(document, meter.prompts),
         generates=generates,
         user=_user(document),
@@ -131,6 +151,8 @@ class _Meter:
                 messages += self._prompt(value)
             elif key in _SCHEMA_FIELDS:
                 self._schema(value)
+            elif key in _MEDIA_FIELDS:
+                self.media += _each(_MEDIA_FIELDS[key], value)
             elif key in _TEXT_FIELDS:
                 self._value(value)
                 messages += key in {"system", "instructions", "message"}
@@ -179,7 +201,7 @@ class _Meter:
         elif type(first) is dict:
             if "shape" not in first:
                 return self._messages(prompt)
-            self.token_ids += len(first["data"]) if type(first.get("data")) is list else 0
+            self._tensor(first)
         else:
             self.prompts = len(prompt)
             for one in prompt:
@@ -188,6 +210,14 @@ class _Meter:
                 else:
                     self._value(one)
         return 0
+
+    def _tensor(self, tensor: dict[str, Any]) -> None:
+        """Triton's first input: ids, or text as BYTES."""
+        data = tensor.get("data")
+        if type(data) is list and data and type(data[0]) is int:
+            self.token_ids += len(data)
+        else:
+            self._value(data)
 
     def _schema(self, tools: Any) -> None:
         """Templates put the tools into the prompt as JSON text."""
@@ -237,16 +267,28 @@ def _dense(text: str, size: int) -> int:
     return size * digits // len(sample)
 
 
-def _cap(document: dict[str, Any]) -> int | None:
+def cap_in(document: dict[str, Any]) -> int | None:
+    """The caller's cap on output tokens, wherever it stands; None where it set none."""
     for key in _CAP_FIELDS:
         cap = count_of(document.get(key))
         if cap is not None:
             return cap
-    for key in _NESTED_CAPS:
+    for key in _NESTED:
         nested = document.get(key)
-        if isinstance(nested, dict) and (cap := count_of(nested.get("max_new_tokens", nested.get("num_predict")))):
-            return cap
+        if isinstance(nested, dict):
+            for name in _NESTED_CAPS:
+                cap = count_of(nested.get(name))
+                if cap is not None:
+                    return cap
     return None
+
+
+def _each(measure: Callable[[Any], int], value: Any) -> int:
+    """Media beside a prompt: one, several, or several for each of several prompts."""
+    if not isinstance(value, list):
+        return 0 if value is None else measure(value)
+    inner = [item for one in value for item in (one if isinstance(one, list) else (one,))]
+    return sum(measure(item) for item in inner if item is not None)
 
 
 def _choices(document: dict[str, Any], prompts: int) -> int:

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from gateway.admission.estimator import Estimator
 from gateway.dialects.base import Fault
-from gateway.dialects.passthrough import Passthrough
+from gateway.dialects.passthrough import OTHER
 from gateway.dialects.registry import INVALID, Dialects
 from gateway.dialects.usage import ask_for_usage
 from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket, WorkEstimate
@@ -99,6 +99,7 @@ class Handler:
         call.timeline.read = self._clock()
         content_type = call.request.headers.get("Content-Type", "")
         shape = call.dialect.read_request(call.record.route, content_type, wire.body)
+        call.record.route = shape.route  # where engines share a path, the body told whose it is
         if call.record.route.access is Access.ADMIT:
             return await self._admitted(call, shape, wire)
         if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
@@ -225,7 +226,7 @@ class Handler:
 
     def _relay(self, call: Call, shape: Shape, wire: Wire, permit: Permit | None) -> Relay:
         # Of an unknown route nobody can say what it owes, unless a stream was asked for.
-        due = permit is not None and shape.generates and (shape.stream or call.dialect.name != Passthrough.name)
+        due = permit is not None and shape.generates and (shape.stream or shape.route.label != OTHER)
         progress = None if permit is None else permit.progress
         relay = Relay(
             call.connection, wire, call.timeline, self._config, call.dialect, shape, output_due=due, progress=progress

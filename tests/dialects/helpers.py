@@ -31,7 +31,7 @@ def capture(name: str) -> Capture:
     lines = head.decode().splitlines()
     status = next(int(line.split()[1]) for line in lines if line.startswith("HTTP/1.1 "))
     kinds = [line.partition(":")[2].strip() for line in lines if line.lower().startswith("content-type:")]
-    return Capture(status, kinds[-1], body.rpartition(b"\n# time_total")[0] or body)
+    return Capture(status, kinds[-1] if kinds else "", body.rpartition(b"\n# time_total")[0] or body)
 
 
 class Heard(NamedTuple):

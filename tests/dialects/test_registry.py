@@ -12,7 +12,8 @@ def test_a_request_is_given_to_the_dialect_that_knows_it() -> None:
     dialects = standard()
     assert dialects.resolve("POST", "/v1/chat/completions")[0].name == "openai"
     assert dialects.resolve("POST", "/v1/messages")[0].name == "anthropic"
-    assert dialects.resolve("POST", "/generate")[0].name == "other"
+    assert dialects.resolve("POST", "/generate")[0].name == "native"
+    assert dialects.resolve("POST", "/whatever")[0].name == "other"
 
 
 def test_S18_what_cannot_be_read_is_told_from_what_is_denied() -> None:
@@ -48,4 +49,4 @@ def test_every_request_has_a_route_of_few_labels(method: str, path: str) -> None
     dialect, route = standard().resolve(method, path)
     assert route.label
     assert route.label.isascii()
-    assert dialect.name in {"openai", "anthropic", "other"}
+    assert dialect.name in {"openai", "anthropic", "native", "other"}
