@@ -80,7 +80,7 @@ def _downloaded(requirement: str, folder: Path) -> Path:
     return wheels[0]
 
 
-def bench(version: str, job: dict[str, Any], timeout: float = 50.0) -> dict[str, Any]:
+def bench(version: str, job: dict[str, Any], timeout: float = 50.0) -> Any:
     """Do ``job`` in a process of its own.
 
     Raises:
@@ -99,8 +99,7 @@ def bench(version: str, job: dict[str, Any], timeout: float = 50.0) -> dict[str,
     )
     if done.returncode:
         raise RuntimeError(f"vllm's benchmark failed:\n{done.stderr[-4000:]}")
-    result: dict[str, Any] = json.loads(done.stdout)
-    return result
+    return json.loads(done.stdout)
 
 
 # ------------------------------------------------------------------------------------------------ in the other process
