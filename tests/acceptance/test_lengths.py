@@ -1,8 +1,8 @@
 """Short requests among prompts of 128,000 tokens: they hardly notice, and the long ones finish.
 
 The emulated A100 runs with the engine flag ``--long-prefill-token-threshold 32``: what one step of the engine does
-with a long prompt is the engine's, how many of them meet in it is the gateway's. It runs six times as fast as it would,
-so that the test does not take five minutes; what is asserted is a ratio.
+with a long prompt is the engine's, how many of them meet in it is the gateway's. It runs three times as fast as it would,
+so that the test does not take three minutes; what is asserted is a ratio.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from tests.real.gateway import GatewayProcess
 from tests.real.wire import exchange
 
 PROFILE: Final = "a100-llama3-8b"
-SPEED: Final = 6
+SPEED: Final = 3
 RATE: Final = 5.0 * SPEED  # short requests a second
 WARM: Final = 4.0  # seconds at the start of a run that do not count: the first run finds the limit meanwhile
-MEASURED: Final = 18.0  # seconds that count: two long prompts take a little longer
+MEASURED: Final = 25.0  # seconds that count: the long prompts take longer, one after the other
 LONG: Final = 127_000  # tokens of a long prompt
 LONGS: Final = 2  # of them at once
 
@@ -76,5 +76,5 @@ def test_shorts_hardly_notice_long_prompts_and_those_finish(
     result, longs = asyncio.run(together(process.port, shorts(process.url, WARM + MEASURED)))
     among = ttft_p99(result)
     print(f"TTFT P99 alone {alone:.3f} s, among long prompts {among:.3f} s: {among / alone:.2f}; they took {longs} s")  # noqa: T201 - shown where it fails
-    assert max(longs) > WARM + MEASURED / 2, "the long prompts were too quick to show anything"
+    assert max(longs) > WARM + MEASURED, "the long prompts were too quick to show anything"
     assert among <= 2.0 * alone
