@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections.abc import Coroutine, Sequence
@@ -15,18 +16,23 @@ from gateway.admission.estimator import Estimator
 from gateway.app.configs import config_hash, described, metrics_config, proxy_config
 from gateway.app.exits import StartError
 from gateway.console.admin import admin_app
+from gateway.console.limits import LimitsRoutes
 from gateway.console.readiness import ReadinessCheck
 from gateway.console.report import ReportRoutes
+from gateway.console.status import StatusRoutes
 from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.server import Gateway
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import admission_config
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.entry import Recorder
+from gateway.telemetry.history import History
 from gateway.telemetry.loop_lag import LoopLag
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record_file import RecordFile
 from gateway.telemetry.window import Window
+
+_log = logging.getLogger("gateway")
 
 
 class Service:
@@ -48,7 +54,8 @@ class Service:
             log_dropped=self._access_log.dropped if self._access_log else None,
         )
         recorder = Recorder(window, self._record_file) if self._record_file else Recorder(window)
-        observers: list[Observer] = [metrics, recorder]
+        self._history = History(self._state)
+        observers: list[Observer] = [metrics, recorder, self._history]
         if self._access_log:
             observers.append(self._access_log)
         admission = admission_config(settings)
@@ -66,8 +73,12 @@ class Service:
             readiness=ReadinessCheck(self._state),
             registry=metrics.registry,
             config=described(loaded),
-            report=ReportRoutes(window),
             version=__version__,
+            routes=(
+                *ReportRoutes(window).routes(),
+                *StatusRoutes(self._history, __version__).routes(),
+                *LimitsRoutes(lambda: self.gateway.tuning, self.gateway.retune, _log_change).routes(),
+            ),
             token=token.get_secret_value() if token else None,
         )
         self._admin = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
@@ -89,6 +100,7 @@ class Service:
             await self.stop()
             raise
         self._lag.start()
+        self._history.start()
 
     async def _open_admin(self) -> None:
         await self._admin.setup()
@@ -112,10 +124,15 @@ class Service:
         await self.gateway.stop()
         await self._admin.cleanup()
         self._lag.stop()
+        self._history.stop()
         if self._access_log:
             self._access_log.stop()
         if self._record_file:
             self._record_file.stop()
+
+
+def _log_change(backend: str | None, text: str) -> None:
+    _log.info("changed by the operator: %s%s", f"backend {backend}: " if backend else "", text)
 
 
 async def _listen(start: Coroutine[Any, Any, None], settings: Settings, which: str) -> None:

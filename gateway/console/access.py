@@ -7,7 +7,10 @@ import ipaddress
 from dataclasses import dataclass
 from typing import Final
 
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/healthz", "/metrics"})
+OPEN_PATHS: Final = frozenset({
+    "/livez", "/readyz", "/healthz", "/metrics",
+    "/", "/status.css", "/status.js", "/charts.js", "/icon.svg",  # the page; its figures are not open
+})  # fmt: skip
 TOKEN_SETTING: Final = "GATEWAY_ADMIN_TOKEN"  # noqa: S105 - the setting's name, not its value
 
 # A request that carries one of these came through another proxy: its peer says nothing of where it began.
@@ -35,8 +38,9 @@ class Caller:
 def denial(path: str, caller: Caller, token: str | None) -> Denial | None:
     """Why ``caller`` may not see ``path``; None where it may.
 
-    Probes and metrics are open. The rest takes the token, or a caller on this machine. For the latter, Host must be an
-    address or ``localhost``: a web page that rebinds its own name to 127.0.0.1 sends that name.
+    Probes, metrics and the files of the status page are open. The rest takes the token, or a caller on this machine.
+    For the latter, Host must be an address or ``localhost``: a web page that rebinds its own name to 127.0.0.1 sends
+    that name.
     """
     if path in OPEN_PATHS:
         return None

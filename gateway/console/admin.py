@@ -15,7 +15,6 @@ from prometheus_client.core import Metric
 
 from gateway.console.access import FORWARDED_HEADERS, Caller, denial
 from gateway.console.readiness import Readiness
-from gateway.console.report import ReportRoutes
 from gateway.console.views import state_view
 from gateway.model import GatewayState
 from gateway.telemetry.metrics import process_registry
@@ -29,14 +28,15 @@ def admin_app(
     readiness: Callable[[], Readiness],
     registry: CollectorRegistry,
     config: Mapping[str, Any],
-    report: ReportRoutes,
     version: str,
+    routes: Iterable[web.RouteDef] = (),
     token: str | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> web.Application:
     """Application for the admin listener; its uptime counts from this call.
 
-    ``config`` is shown by /config as it is: mask secrets before. ``token`` is GATEWAY_ADMIN_TOKEN; empty is none.
+    ``config`` is shown by /config as it is: mask secrets before. ``routes`` are those of the other files of the
+    console. ``token`` is GATEWAY_ADMIN_TOKEN; empty is none.
     """
     began = clock()
     process = process_registry()
@@ -64,7 +64,7 @@ def admin_app(
         return _json(config)
 
     app = web.Application(middlewares=[_guard(token)])
-    routes: dict[str, Handler] = {
+    own: dict[str, Handler] = {
         "/livez": livez,
         "/readyz": readyz,
         "/healthz": readyz,
@@ -72,8 +72,8 @@ def admin_app(
         "/state": show_state,
         "/config": show_config,
     }
-    app.add_routes([web.get(path, handler) for path, handler in routes.items()])
-    app.add_routes(report.routes())
+    app.add_routes([web.get(path, handler) for path, handler in own.items()])
+    app.add_routes(routes)
     return app
 
 
@@ -98,7 +98,7 @@ def _guard(token: str | None) -> Middleware:
             return await handler(request)
         except web.HTTPException as problem:  # the router's own: no such path, no such method
             known = {resource.canonical for resource in request.app.router.resources()}
-            paths = ", ".join(sorted(path for path in known if "{" not in path))
+            paths = ", ".join(sorted(path for path in known if not {"{", "."} & set(path)))
             return _json({"error": f"{problem.reason}: GET {paths}"}, problem.status)
 
     return guard

@@ -26,6 +26,8 @@ def _lane(lane: LaneState) -> dict[str, Any]:
         "cost": round(lane.cost, 1),
         "oldest_wait_seconds": round(lane.oldest_wait, 3),
         "max_wait_seconds": lane.max_wait,
+        "threshold": lane.threshold,
+        "weight": lane.weight,
     }
 
 
@@ -40,6 +42,8 @@ def _backend(backend: BackendState) -> dict[str, Any]:
         "running": backend.running,
         "unstarted": backend.unstarted,
         "limit": round(backend.limit, 2),
+        "pinned": backend.limit_min is None,
+        "silence_seconds": round(backend.silence, 1),
         "tokens": backend.tokens,
         "token_limit": _rounded(backend.token_limit, 0),
         "pace_seconds": _rounded(backend.pace, 6),
@@ -47,6 +51,13 @@ def _backend(backend: BackendState) -> dict[str, Any]:
         "pace_target_seconds": _rounded(backend.pace_target, 6),
         "limit_changes": changes,
         "hints_age_seconds": _rounded(backend.hints_age, 3),
+        "engine": {
+            "running": backend.hints.running,
+            "waiting": backend.hints.waiting,
+            "kv_usage": _rounded(backend.hints.kv_usage, 4),
+            "kv_capacity_tokens": backend.hints.kv_capacity_tokens,
+            "preemptions_total": backend.hints.preemptions_total,
+        },
     }
 
 

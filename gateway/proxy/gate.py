@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from gateway.admission.controller import AdmissionController
+from gateway.admission.tuning import Tuning
 from gateway.model import GatewayState, Health, Hints, Outcome, Permit, Rejection, Ticket, Usage, Verdict
 
 _TIMER_SLACK: Final = 0.001  # uvloop rounds to milliseconds: fire after the instant, not before
@@ -32,6 +33,7 @@ class Gate:
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._down: set[str] = set()
+        self._drained: set[str] = set()
         self.draining = False
 
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
@@ -72,8 +74,18 @@ class Gate:
         self._apply(self._controller.note_health(backend, health, self._clock()))
 
     def is_down(self, backend: str) -> bool:
-        """Whether the prober found ``backend`` dead; requests without a permit go elsewhere first."""
-        return backend in self._down
+        """Whether ``backend`` was found dead or is drained; requests without a permit go elsewhere first."""
+        return backend in self._down or backend in self._drained
+
+    @property
+    def tuning(self) -> Tuning:
+        """What ``retune`` can change, as it stands."""
+        return self._controller.tuning
+
+    def retune(self, tuning: Tuning) -> None:
+        """Go on with what the operator wants."""
+        self._drained = {name for name, backend in tuning.backends.items() if backend.drained}
+        self._apply(self._controller.retune(tuning, self._clock()))
 
     def note_hints(self, backend: str, hints: Hints) -> None:
         """Pass on an engine's own gauges."""

@@ -10,6 +10,7 @@ from typing import Final
 
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
+from gateway.admission.tuning import Tuning
 from gateway.dialects.engines import ENGINES
 from gateway.dialects.registry import standard
 from gateway.model import Backend, GatewayState, Observer
@@ -87,6 +88,15 @@ class Gateway:
     def state(self) -> GatewayState:
         """Admission's state (for /state, /readyz and the metrics)."""
         return self._gate.state()
+
+    @property
+    def tuning(self) -> Tuning:
+        """What ``retune`` can change, as it stands."""
+        return self._gate.tuning
+
+    def retune(self, tuning: Tuning) -> None:
+        """Go on with what the operator wants; what waits or runs is not touched."""
+        self._gate.retune(tuning)
 
     async def drain(self) -> None:
         """Refuse new work with 503 and ``Connection: close``, let the rest finish within the grace time, then stop.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.console.access import Caller, denial
+from gateway.console.access import OPEN_PATHS, Caller, denial
+from gateway.console.status import FILES
 
 TOKEN = "s3cret-token"
-GUARDED = ("/state", "/config", "/", "/anything/else")
+GUARDED = ("/state", "/config", "/status", "/limits", "//", "/anything/else")
 
 
 def caller(
@@ -49,7 +50,7 @@ def test_a_caller_on_this_machine_needs_no_token(path: str, token: str | None, p
     assert status(path, caller(peer), token) == 200
 
 
-@pytest.mark.parametrize("path", [*GUARDED, "/metrics/x", "/METRICS", "/livez/../state"])
+@pytest.mark.parametrize("path", [*GUARDED, "/metrics/x", "/METRICS", "/livez/../state", "/status.js/x"])
 @pytest.mark.parametrize("token", [None, "", TOKEN])
 @pytest.mark.parametrize(
     "peer", ["10.1.2.3", "192.168.0.1", "2001:db8::1", "::ffff:10.1.2.3", "not an address", "", None]
@@ -138,3 +139,7 @@ def test_a_rebound_name_does_not_pass_as_local(host: str | None) -> None:
 
 def test_what_another_proxy_relays_is_not_local() -> None:
     assert status("/state", caller(forwarded=True)) == 403
+
+
+def test_the_open_paths_are_the_probes_the_metrics_and_the_files_of_the_page() -> None:
+    assert frozenset({"/livez", "/readyz", "/healthz", "/metrics"}) | FILES.keys() == OPEN_PATHS

@@ -48,7 +48,7 @@ def build(state: GatewayState | None = None, *, token: str | None = TOKEN, **opt
         "readiness": ReadinessCheck(lambda: shown),
         "registry": metrics(shown).registry,
         "config": CONFIG,
-        "report": ReportRoutes(Window(60.0, 1_000_000)),
+        "routes": ReportRoutes(Window(60.0, 1_000_000)).routes(),
         "version": "1.2.3",
     }
     return admin_app(token=token, **{**defaults, **options})
@@ -190,8 +190,24 @@ async def test_state_shows_everything() -> None:
         "overloaded": False,
         "retries_seen": {"kept": 5, "early": 11},
         "lanes": [
-            {"name": "short", "depth": 3, "cost": 700.0, "oldest_wait_seconds": 0.4, "max_wait_seconds": 1.0},
-            {"name": "long", "depth": 2, "cost": 9000.0, "oldest_wait_seconds": 2.5, "max_wait_seconds": 4.0},
+            {
+                "name": "short",
+                "depth": 3,
+                "cost": 700.0,
+                "oldest_wait_seconds": 0.4,
+                "max_wait_seconds": 1.0,
+                "threshold": 1000,
+                "weight": 2.0,
+            },
+            {
+                "name": "long",
+                "depth": 2,
+                "cost": 9000.0,
+                "oldest_wait_seconds": 2.5,
+                "max_wait_seconds": 4.0,
+                "threshold": None,
+                "weight": 1.0,
+            },
         ],
         "backends": [
             {
@@ -201,6 +217,8 @@ async def test_state_shows_everything() -> None:
                 "running": 7,
                 "unstarted": 1,
                 "limit": 12.5,
+                "pinned": False,
+                "silence_seconds": 0.2,
                 "tokens": 4200,
                 "token_limit": 90_000.0,
                 "pace_seconds": 0.031,
@@ -208,6 +226,13 @@ async def test_state_shows_everything() -> None:
                 "pace_target_seconds": 0.06,
                 "limit_changes": {"up": {"pace": 9}, "down": {"queue": 2}},
                 "hints_age_seconds": 1.5,
+                "engine": {
+                    "running": 7.0,
+                    "waiting": 0.0,
+                    "kv_usage": 0.42,
+                    "kv_capacity_tokens": 100_000,
+                    "preemptions_total": 3.0,
+                },
             }
         ],
     }

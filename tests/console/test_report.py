@@ -217,7 +217,7 @@ async def test_a_report_is_for_this_machine_or_the_token() -> None:
         readiness=ReadinessCheck(lambda: state),
         registry=CollectorRegistry(),
         config={},
-        report=ReportRoutes(Window(60.0, 1_000)),
+        routes=ReportRoutes(Window(60.0, 1_000)).routes(),
         version="1",
         token="s3cret",
     )

@@ -12,6 +12,7 @@ from gateway.model import (
     Access,
     BackendState,
     GatewayState,
+    Hints,
     LaneState,
     Outcome,
     Record,
@@ -45,6 +46,9 @@ def backend_state(name: str = "gpu1", **changes: Any) -> BackendState:
         pace_target=0.06,
         limit_changes={("up", "pace"): 9, ("down", "queue"): 2},
         hints_age=1.5,
+        limit_min=1.0,
+        silence=0.2,
+        hints=Hints(7.0, 0.0, 0.42, 100_000, 3.0),
     )
     return replace(state, **changes)
 
@@ -52,7 +56,7 @@ def backend_state(name: str = "gpu1", **changes: Any) -> BackendState:
 def gateway_state(*backends: BackendState, **changes: Any) -> GatewayState:
     state = GatewayState(
         backends=backends or (backend_state(),),
-        lanes=(LaneState("short", 3, 700.0, 0.4, 1.0), LaneState("long", 2, 9000.0, 2.5, 4.0)),
+        lanes=(LaneState("short", 3, 700.0, 0.4, 1.0, 1000, 2.0), LaneState("long", 2, 9000.0, 2.5, 4.0)),
         draining=False,
         overloaded=False,
         retries_seen={True: 5, False: 11},
