@@ -71,6 +71,15 @@ def test_a_line_is_json_with_microseconds_and_what_is_known() -> None:
     assert line(made, 0.0).endswith(b"}\n")
 
 
+def test_the_documents_name_every_field() -> None:
+    described = (Path(__file__).parents[2] / "docs" / "report.md").read_text(encoding="utf-8")
+    full = entry(cached_tokens=1, reason=Reason.DEADLINE, unheard=array("I", [500_000]))
+    for name in json.loads(line(full, 0.0)):
+        assert f"`{name}`" in described, name
+    for outcome in Outcome:
+        assert f"`{outcome.value}`" in described, outcome
+
+
 OPTIONAL = st.none() | st.integers(0, 10**12)
 ENTRIES = st.builds(
     Entry,
