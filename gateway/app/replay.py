@@ -27,7 +27,7 @@ from rich.progress import Progress
 from gateway.app.exchange import PATH, exchange
 from gateway.app.exits import EXIT_START, EXIT_USAGE
 from gateway.app.process import run
-from gateway.app.report import ReportError, read_files
+from gateway.app.report import read_files
 from gateway.model import Outcome, WorkEstimate
 from gateway.telemetry.entry import Entry
 from gateway.telemetry.record_file import Unreadable
@@ -42,6 +42,10 @@ _WORDS: Final = (
 )  # fmt: skip
 _SAMPLE: Final = 200  # words of the longer request ahead
 _SLACK: Final = 0.1  # seconds that an arrival may be late before it is told
+
+
+class ReplayError(Exception):
+    """What keeps a replay from being run; the message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def run_replay(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
-    except (ReportError, Unreadable) as failure:
+    except (ReplayError, Unreadable) as failure:
         sys.stderr.write(f"{failure}\n")
         return EXIT_START
     figures = tallied(replay.entries, Tally(rule))
@@ -152,7 +156,7 @@ class Replay:
         """Send them all and wait for the ends; ``on_end`` is called at each.
 
         Raises:
-            ReportError: the server does not answer the requests ahead.
+            ReplayError: the server does not answer the requests ahead.
         """
         key = os.environ.get("OPENAI_API_KEY")
         async with aiohttp.ClientSession(
@@ -211,7 +215,7 @@ class Replay:
             exact = False
             short = await self._ask(session, self._body(1, 1, stream=False, exact=False))
         if isinstance(short, str):
-            raise ReportError(f"{self.url} does not serve this: {short}")
+            raise ReplayError(f"{self.url} does not serve this: {short}")
         sample = await self._ask(session, self._body(_SAMPLE, 1, stream=False, exact=exact))
         if isinstance(sample, str) or short == 0 or sample <= short:
             return Wording(exact_output=exact)

@@ -8,27 +8,16 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from http import HTTPStatus
 from pathlib import Path
-from typing import Final
 from urllib.parse import quote
 
-import aiohttp
-
-from gateway.app.configs import load_all
+from gateway.app.admin import AdminError, admin_port
 from gateway.app.exits import EXIT_START, EXIT_USAGE
-from gateway.settings import variable
 from gateway.telemetry.entry import Entry
 from gateway.telemetry.record_file import Unreadable, entries_in
 from gateway.telemetry.report import Heading, csv_report, objectives_of, percents_of, result, rule_of, text_report
 from gateway.telemetry.selection import Selection, instant
 from gateway.telemetry.tally import Tally, tallied
-
-_PATIENCE: Final = 60.0  # seconds that the gateway has for its answer
-
-
-class ReportError(Exception):
-    """What keeps a report from being made; the message is for the operator."""
 
 
 def run_report(arguments: argparse.Namespace) -> int:
@@ -38,7 +27,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         sys.stderr.write(f"{error}\n")
         return EXIT_USAGE
-    except (ReportError, Unreadable) as failure:
+    except (AdminError, Unreadable) as failure:
         sys.stderr.write(f"{failure}\n")
         return EXIT_START
     return 0
@@ -48,40 +37,15 @@ def run_report(arguments: argparse.Namespace) -> int:
 
 
 async def _from_gateway(arguments: argparse.Namespace) -> str:
-    settings = load_all(arguments.env_file).settings
-    admin = (arguments.admin or f"http://127.0.0.1:{settings.admin_port}").rstrip("/")
-    token = settings.admin_token
-    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
-    timeout = aiohttp.ClientTimeout(_PATIENCE)
-    try:
-        async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
-            if arguments.runs:
-                return await _asked(session, "GET", f"{admin}/report/runs")
-            if arguments.start:
-                await _asked(session, "PUT", f"{admin}/report/runs/{quote(arguments.start, '')}/start")
-                return f"Run {arguments.start} goes on until `gateway report --stop {arguments.start}`.\n"
-            if arguments.stop:
-                await _asked(session, "PUT", f"{admin}/report/runs/{quote(arguments.stop, '')}/stop")
-            return await _asked(session, "GET", f"{admin}/report", list(_query(arguments)))
-    except (aiohttp.ClientError, TimeoutError) as error:
-        remedy = f"--admin or {variable('admin_port')} says where it is"
-        raise ReportError(f"no gateway answers at {admin} ({str(error) or 'timeout'}); {remedy}") from error
-
-
-async def _asked(
-    session: aiohttp.ClientSession, method: str, url: str, query: list[tuple[str, str]] | None = None
-) -> str:
-    async with session.request(method, url, params=query) as answer:
-        text = await answer.text()
-        if answer.status == HTTPStatus.OK:
-            return text
-        try:
-            message = json.loads(text)["error"]
-        except (ValueError, LookupError, TypeError):
-            message = f"{url} answers {answer.status} {answer.reason}"
-        if answer.status == HTTPStatus.BAD_REQUEST:
-            raise ValueError(message)
-        raise ReportError(message)
+    async with admin_port(arguments.admin, arguments.env_file) as ask:
+        if arguments.runs:
+            return await ask("GET", "/report/runs", ())
+        if arguments.start:
+            await ask("PUT", f"/report/runs/{quote(arguments.start, '')}/start", ())
+            return f"Run {arguments.start} goes on until `gateway report --stop {arguments.start}`.\n"
+        if arguments.stop:
+            await ask("PUT", f"/report/runs/{quote(arguments.stop, '')}/stop", ())
+        return await ask("GET", "/report", list(_query(arguments)))
 
 
 def _query(arguments: argparse.Namespace) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,81 @@
+"""Asking a running gateway through its admin port: what ``gateway report``, ``curve`` and the like stand on."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Final, TypeAlias
+
+import aiohttp
+
+from gateway.app.configs import load_all
+from gateway.app.exits import EXIT_START, EXIT_USAGE
+from gateway.settings import variable
+
+_PATIENCE: Final = 60.0  # seconds that the gateway has for its answer
+
+Query: TypeAlias = Sequence[tuple[str, str]]
+Ask: TypeAlias = Callable[[str, str, Query], Awaitable[str]]
+"""Takes method, path and query; returns the answer's text."""
+
+
+class AdminError(Exception):
+    """No answer of use; the message is for the operator."""
+
+
+@asynccontextmanager
+async def admin_port(url: str | None, env_file: str | None) -> AsyncIterator[Ask]:
+    """How to ask the gateway at ``url``, by default the one on this machine with these settings.
+
+    What is asked raises ValueError where the gateway refuses the question.
+
+    Raises:
+        AdminError: nobody answers there, or with something else.
+    """
+    settings = load_all(env_file).settings
+    admin = (url or f"http://127.0.0.1:{settings.admin_port}").rstrip("/")
+    token = settings.admin_token
+    headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
+    try:
+        async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_PATIENCE)) as session:
+            yield lambda method, path, query: _asked(session, method, f"{admin}{path}", query)
+    except (aiohttp.ClientError, TimeoutError) as error:
+        remedy = f"--admin or {variable('admin_port')} says where it is"
+        raise AdminError(f"no gateway answers at {admin} ({str(error) or 'timeout'}); {remedy}") from error
+
+
+async def _asked(session: aiohttp.ClientSession, method: str, url: str, query: Query) -> str:
+    async with session.request(method, url, params=query) as answer:
+        text = await answer.text()
+        if answer.status == HTTPStatus.OK:
+            return text
+        try:
+            message = json.loads(text)["error"]
+        except (ValueError, LookupError, TypeError):
+            message = f"{url} answers {answer.status} {answer.reason}"
+        if answer.status == HTTPStatus.BAD_REQUEST:
+            raise ValueError(message)
+        raise AdminError(message)
+
+
+def run_show(arguments: argparse.Namespace, path: str, query: Query) -> int:
+    """Print what ``path`` answers; the exit code is one of those that ``cli`` lists."""
+    try:
+        sys.stdout.write(asyncio.run(_show(arguments, path, query)))
+    except ValueError as error:
+        sys.stderr.write(f"{error}\n")
+        return EXIT_USAGE
+    except AdminError as failure:
+        sys.stderr.write(f"{failure}\n")
+        return EXIT_START
+    return 0
+
+
+async def _show(arguments: argparse.Namespace, path: str, query: Query) -> str:
+    async with admin_port(arguments.admin, arguments.env_file) as ask:
+        return await ask("GET", path, query)
