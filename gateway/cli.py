@@ -84,7 +84,9 @@ def _report(verbs: _Verbs) -> None:
     runs.add_argument("--stop", metavar="NAME", help="end a run and print its report")
     runs.add_argument("--runs", action="store_true", help="list runs, those of `vllm bench serve` included")
     how = verb.add_argument_group("how")
-    how.add_argument("--compat", metavar="VERSION", default="0.33", help="whose definitions: 0.33 (default) or 0.32")
+    how.add_argument(
+        "--compat", metavar="VERSION", default="0.33", help="what counts: 0.33 (default), 0.32, or any output"
+    )
     how.add_argument(
         "--goodput", metavar="KEY:MS", nargs="+", default=[], help="objectives: ttft:500 tpot:50 e2el:9000"
     )
@@ -116,7 +118,9 @@ def _replay(verbs: _Verbs) -> None:
         "--max-concurrency", metavar="N", type=_count, default=1_000, help="at the same moment (default: %(default)s)"
     )
     verb.add_argument("--timeout", metavar="SECONDS", type=_positive, default=600.0, help="of one request, in all")
-    verb.add_argument("--compat", metavar="VERSION", default="0.33", help="whose definitions: 0.33 (default) or 0.32")
+    verb.add_argument(
+        "--compat", metavar="VERSION", default="0.33", help="what counts: 0.33 (default), 0.32, or any output"
+    )
     verb.add_argument("--json", dest="format", action="store_const", const="json", help="keys of vllm's result file")
     verb.set_defaults(run=_run_replay)
 

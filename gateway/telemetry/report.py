@@ -54,15 +54,15 @@ class Heading:
 
 
 def rule_of(text: str) -> Rule:
-    """The definitions of ``0.33`` or ``0.32``, patch numbers included.
+    """The definitions of ``0.33`` or ``0.32``, patch numbers included, or ``any``.
 
     Raises:
         ValueError: no rule is known by this name.
     """
-    for rule in (Rule.V33, Rule.V32):
-        if text == rule.value or text.startswith(rule.value + "."):
+    for rule in Rule:
+        if text == rule.value or (rule is not Rule.ANY and text.startswith(rule.value + ".")):
             return rule
-    raise ValueError(f"got {text!r}, expected 0.33 or 0.32, a version of vllm bench serve")
+    raise ValueError(f"got {text!r}, expected a version of vllm bench serve, 0.33 or 0.32, or any")
 
 
 def objectives_of(texts: Iterable[str]) -> dict[str, float]:
@@ -159,7 +159,12 @@ def _latency(spread: Spread, name: str, title: str) -> Iterator[str]:
 
 
 def _notes(figures: Figures, heading: Heading) -> Iterator[str]:
-    yield f"Definitions of vllm bench serve {figures.rule.value}; time starts when a request reaches the gateway."
+    by = (
+        "chunks of any output count" if figures.rule is Rule.ANY else f"as vllm bench serve {figures.rule.value} counts"
+    )
+    yield f"Definitions: {by}; time starts when a request reaches the gateway."
+    if figures.silent and figures.rule is not Rule.ANY:
+        yield f"{figures.silent} streams ended well without a chunk that counts so: --compat any counts all output."
     if figures.chunks_for_tokens:
         yield (
             f"{figures.chunks_for_tokens} streams came without usage: their output tokens are counts of chunks. "

@@ -89,7 +89,7 @@ Median first output (ms):                150.00
 P50 first output (ms):                   150.00    
 P99.5 first output (ms):                 199.50    
 ==================================================
-Definitions of vllm bench serve 0.33; time starts when a request reaches the gateway.
+Definitions: as vllm bench serve 0.33 counts; time starts when a request reaches the gateway.
 """  # noqa: W291 - the same
 
 TRAFFIC = (
@@ -126,13 +126,14 @@ def test_what_a_reader_must_know_is_said_below() -> None:
         lines(
             entry(**unsaid),
             entry(stamps=(), stream=False, **unsaid),
-            entry(stamps=()),
+            entry(stamps=(), blanks=None),
             entry(generates=False),
             heading=Heading(lost=1_796_042_131.0),
             rule=Rule.V32,
-        )[-5:]
+        )[-6:]
     )
-    assert "Definitions of vllm bench serve 0.32" in notes
+    assert "Definitions: as vllm bench serve 0.32 counts; time starts" in notes
+    assert "1 streams ended well without a chunk that counts so: --compat any counts all output." in notes
     assert "1 streams came without usage: their output tokens are counts of chunks" in notes
     assert "Estimated, as no usage came: the prompt tokens of 2 answers, the output tokens of 1." in notes
     assert "1 requests generate nothing" in notes
@@ -142,6 +143,11 @@ def test_what_a_reader_must_know_is_said_below() -> None:
 
 def test_streams_without_output_are_among_the_failures() -> None:
     assert "  no output that counts:                 1         " in lines(entry(stamps=(), blanks=None))
+    any_output = lines(entry(stamps=(), blanks=None), rule=Rule.ANY)
+    assert "  no output that counts:                 1         " in any_output
+    assert any_output[-1] == (
+        "Definitions: chunks of any output count; time starts when a request reaches the gateway."
+    )
 
 
 # ----------------------------------------------------------------------------------------------------- for programs
@@ -195,15 +201,16 @@ def test_csv_has_a_line_of_names_and_one_of_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "rule"), [("0.33", Rule.V33), ("0.33.0", Rule.V33), ("0.32", Rule.V32), ("0.32.1", Rule.V32)]
+    ("text", "rule"),
+    [("0.33", Rule.V33), ("0.33.0", Rule.V33), ("0.32", Rule.V32), ("0.32.1", Rule.V32), ("any", Rule.ANY)],
 )
 def test_versions_of_vllm(text: str, rule: Rule) -> None:
     assert rule_of(text) is rule
 
 
-@pytest.mark.parametrize("text", ["", "0.3", "0.331", "any", "1.0"])
+@pytest.mark.parametrize("text", ["", "0.3", "0.331", "any.1", "1.0"])
 def test_another_version_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"expected 0\.33 or 0\.32"):
+    with pytest.raises(ValueError, match=r"expected a version of vllm bench serve, 0\.33 or 0\.32, or any"):
         rule_of(text)
 
 
