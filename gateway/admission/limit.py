@@ -219,7 +219,8 @@ class AdaptiveLimit:
         seconds, tokens = window.whole_seconds, window.whole_tokens
         if not tokens:
             # Five windows without an answer to anything that was sent in them, though requests were in flight.
-            return Reading(inf if window.busy_whole >= window.ticks else 0.0, "silence")
+            dead = window.busy_whole >= window.ticks and window.age > PATIENCE * self._config.window
+            return Reading(inf if dead else 0.0, "silence")
         self.pace.add(seconds, tokens)
         pace = self.pace.seconds / self.pace.tokens
         return self._judge(window, base, pace, max(pace, seconds / tokens))
@@ -247,14 +248,10 @@ class AdaptiveLimit:
 
     @staticmethod
     def _read_standing(window: Window, reading: Reading) -> None:
-        # The least of the window: a queue inside the engine that never empties is useless for throughput. A few are
-        # always between being sent and their first token: they wait for the step under way, then for their own.
-        inflight = window.inflight
-        pace = window.new_seconds / window.new_tokens if window.new_tokens else 0.0
-        rhythm = 2 * pace * window.starts / window.age
-        if window.standing < inf and window.standing >= max(1.0, rhythm):
-            reading.moving = inflight - window.standing
-            reading.worsen(inflight / reading.moving if reading.moving > 0 else inf, "standing")
+        # The least of the window: a queue inside the engine that never empties is useless for throughput.
+        if window.standing < inf and window.standing >= max(1.0, _natural(window)):
+            reading.moving = window.inflight - window.standing
+            reading.worsen(window.inflight / reading.moving if reading.moving > 0 else inf, "standing")
 
     @staticmethod
     def _read_ttft(window: Window, reading: Reading, now: float) -> None:
@@ -326,6 +323,19 @@ class AdaptiveLimit:
             # So few cannot be too many: it is the base that is wrong.
             window.base_stream, window.base_whole = LowBase(), LowBase()
             self._stale = 0
+
+
+def _natural(window: Window) -> float:
+    """How many have no first token yet where nobody queues, by Little's law: starts a second times the time it takes.
+
+    It takes two steps, the one under way and its own, or the unloaded TTFT stretched as the pace is.
+    """
+    if not window.new_tokens:
+        return 0.0
+    pace = window.new_seconds / window.new_tokens
+    base, ttft = window.base_stream.value, window.base_ttft.value
+    unloaded = ttft * max(1.0, pace / base) if base and ttft else 0.0
+    return max(2.0 * pace, unloaded) * window.starts / window.age
 
 
 def _full(window: Window) -> bool:

@@ -41,11 +41,11 @@ class Window:
     """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
 
     __slots__ = (
-        "arrivals", "base_stream", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops", "e2e", "firsts",
-        "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long", "mark_seconds",
-        "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls", "standing",
-        "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft", "unstarted",
-        "whole", "whole_answers", "whole_seconds", "whole_tokens",
+        "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops",
+        "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
+        "mark_seconds", "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls",
+        "standing", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft",
+        "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self, now: float = 0.0) -> None:
@@ -69,6 +69,7 @@ class Window:
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
+        self.base_ttft = LowBase()  # of prompts that are read at once
         self.ttft: deque[tuple[float, float]] = deque(maxlen=256)
         self.cut_at = -inf  # answers to requests sent before are not counted
         self.e2e: float | None = None  # mean seconds of answers in one piece
@@ -311,6 +312,8 @@ class Streaming(Running):
         if not self._lasting:
             window.long -= self._long
         self._seen = window.stream_tokens
+        if self.low and not self._reading and window.inflight <= LOW_CONCURRENCY:
+            window.base_ttft.add(now - self.sent)
         if self._objective is not None and self.sent > window.cut_at:
             window.ttft.append((now, (now - self.sent) / self._objective))
 
