@@ -94,18 +94,8 @@ class ClientConnection(web.RequestHandler):
             self.relay.resume()
 
     def eof_received(self) -> None:
-        """A client that ends its side has left, as nginx and HAProxy take it."""
-        self._leave()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The client is gone."""
-        self._leave()
-        super().connection_lost(exc)
-
-    def _leave(self) -> None:
-        """The client is gone: its backend connection goes at once, its unsent bytes with the transport."""
+        """A client that ends its side has left, as nginx and HAProxy take it; what it has not taken goes with it."""
         if self.relay is not None:
-            self.relay.client_lost()
             self.abort()
 
     def abort(self) -> None:

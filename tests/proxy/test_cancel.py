@@ -92,6 +92,31 @@ async def test_a_client_that_ends_its_sending_side_has_left(backend: StartBacken
         assert house.controller.balanced
 
 
+async def test_a_client_that_takes_nothing_and_ends_its_sending_side_has_left(backend: StartBackend) -> None:
+    """Its unsent bytes would hold the connection open otherwise."""
+    sent = 0
+
+    async def flood(peer: Peer, _message: Message) -> None:
+        nonlocal sent
+        await peer.send(SSE_HEAD)
+        while True:
+            await peer.send(chunked(b"x" * 2**16))
+            sent += 1
+
+    engine = await backend(flood)
+    async with open_house(engine) as house:
+        client = await house.client(receive_buffer=2**12)
+        await client.send(request(body=CHAT_STREAM))
+        before = -1
+        while before != sent:  # every buffer between is full
+            before = sent
+            await asyncio.sleep(0.2)
+        client.writer.write_eof()
+        await engine.deserted()
+        assert (await house.records.count(1))[0].outcome is Outcome.CLIENT_GONE
+        assert house.controller.balanced
+
+
 async def test_P04_a_killed_client_process_frees_the_backend(backend: StartBackend) -> None:
     engine = await backend(silent)
     async with open_house(engine, limit=1) as house:

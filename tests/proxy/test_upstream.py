@@ -70,6 +70,7 @@ async def test_P06_an_end_that_the_loop_has_not_seen_yet_is_found_before_the_req
             assert (await client.ask(request(body=CHAT))).status == 200
             await closed_by(engine)
         assert len(engine.requests) == 3
+        assert [record.attempts for record in await house.records.count(3)] == [1, 1, 1]
 
 
 def deafen(monkeypatch: pytest.MonkeyPatch) -> None:
