@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 
 from gateway.console.views import state_view
 from gateway.model import GatewayState
-from gateway.telemetry.history import RECENT, SHED_SPAN, History, Pair, Sample
+from gateway.telemetry.history import BACKENDS, LANES, RECENT, SHED_SPAN, History, Pair, Sample
 
 FILES: Final[Mapping[str, tuple[str, str]]] = {
     "/": ("index.html", "text/html"),
@@ -74,7 +74,7 @@ def status_view(history: History, version: str, since: int = 0) -> dict[str, Any
     """Everything the page shows, with the samples after ``since``. Seconds, tokens, requests, ratios."""
     state, rates = history.state, history.rates
     samples = history.since(since)
-    newest = samples[-1] if samples else None
+    newest = history.newest
     view = state_view(state)
     for lane in view["lanes"]:
         lane["recent_wait_seconds"] = _pair(history.waits(lane["name"]))
@@ -93,7 +93,9 @@ def status_view(history: History, version: str, since: int = 0) -> dict[str, Any
             "failed_per_second": rates.failed,
             "gone_per_second": rates.gone,
             "output_tokens_per_second": rates.tokens,
-            "ttft_seconds": _pair(newest.ttft if newest else (None, None)),
+            "ttft_seconds": {
+                lane.name: _pair(pair) for lane, pair in zip(state.lanes, newest.ttft if newest else (), strict=False)
+            },
             "tpot_seconds": _pair(newest.tpot if newest else (None, None)),
         },
         "shed": {"seconds": SHED_SPAN, "by_reason": dict(history.shed)},
@@ -116,8 +118,6 @@ _COLUMNS: Final[Mapping[str, Callable[[Sample], float | None]]] = {
     "failed": lambda each: each.failed,
     "tokens": lambda each: each.tokens,
     "queued": lambda each: each.queued,
-    "ttft_p50": lambda each: _short(each.ttft[0]),
-    "ttft_p99": lambda each: _short(each.ttft[1]),
     "tpot_p50": lambda each: _short(each.tpot[0]),
     "tpot_p99": lambda each: _short(each.tpot[1]),
 }
@@ -125,12 +125,19 @@ _COLUMNS: Final[Mapping[str, Callable[[Sample], float | None]]] = {
 
 def _columns(samples: Sequence[Sample], state: GatewayState) -> dict[str, Any]:
     columns: dict[str, Any] = {name: [read(each) for each in samples] for name, read in _COLUMNS.items()}
+    columns["ttft"] = {
+        lane.name: {
+            "p50": [_short(each.ttft[index][0]) for each in samples],
+            "p99": [_short(each.ttft[index][1]) for each in samples],
+        }
+        for index, lane in enumerate(state.lanes[:LANES])
+    }
     columns["backends"] = {
         backend.name: {
             "limit": [round(each.limits[index], 1) for each in samples],
             "running": [each.running[index] for each in samples],
         }
-        for index, backend in enumerate(state.backends[: len(samples[0].limits) if samples else 0])
+        for index, backend in enumerate(state.backends[:BACKENDS])
     }
     return columns
 

@@ -21,6 +21,9 @@ KEPT: Final = 900
 BACKENDS: Final = 16
 """Backends with a history of their own; the configuration's first ones."""
 
+LANES: Final = 8
+"""Lanes with a TTFT of their own, likewise: what is fast enough differs between them."""
+
 RECENT: Final = 10  # seconds that percentiles and rates look back on
 SHED_SPAN: Final = 60  # seconds that refusals by reason are counted over
 _MOST: Final = 4096  # requests that percentiles rest on: the youngest
@@ -51,7 +54,7 @@ class Sample:
     gone: int
     shed: Counter[str]  # by reason
     tokens: int
-    ttft: Pair
+    ttft: tuple[Pair, ...]  # by lane, the first ``LANES``
     tpot: Pair
     queued: int
     limits: tuple[float, ...]  # by backend, the first ``BACKENDS``
@@ -79,7 +82,7 @@ class History:
         self._clock = clock
         self._samples: deque[Sample] = deque(maxlen=KEPT)
         self._number = 0
-        self._speeds: deque[tuple[int, float, float | None]] = deque(maxlen=_MOST)  # sample, TTFT, TPOT
+        self._speeds: deque[tuple[int, str | None, float, float | None]] = deque(maxlen=_MOST)  # lane, TTFT, TPOT
         self._waits: dict[str, deque[tuple[int, float]]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.started = clock()
@@ -108,7 +111,7 @@ class History:
         if record.outcome is Outcome.COMPLETED:
             ttft, tpot = _speed(record)
             if ttft is not None:
-                self._speeds.append((self._number, ttft, tpot))
+                self._speeds.append((self._number, record.lane, ttft, tpot))
             self._good += self._keeps(record.lane, ttft, tpot)
 
     def _note_wait(self, record: Record) -> None:
@@ -154,8 +157,11 @@ class History:
                 gone=self._ends[Outcome.CLIENT_GONE],
                 shed=self._shed,
                 tokens=self._tokens,
-                ttft=percentiles([ttft for _, ttft, _ in speeds]),
-                tpot=percentiles([tpot for _, _, tpot in speeds if tpot is not None]),
+                ttft=tuple(
+                    percentiles([ttft for _, name, ttft, _ in speeds if name == lane.name])
+                    for lane in state.lanes[:LANES]
+                ),
+                tpot=percentiles([tpot for _, _, _, tpot in speeds if tpot is not None]),
                 queued=sum(lane.depth for lane in state.lanes),
                 limits=tuple(backend.limit for backend in shown),
                 running=tuple(backend.running for backend in shown),
@@ -176,6 +182,11 @@ class History:
     def last(self) -> int:
         """Number of the youngest sample; 0 before the first."""
         return self._number
+
+    @property
+    def newest(self) -> Sample | None:
+        """The youngest sample; None before the first."""
+        return self._samples[-1] if self._samples else None
 
     def since(self, number: int) -> Sequence[Sample]:
         """Samples after ``number``, oldest first; all of them where it is unknown, as after a restart."""

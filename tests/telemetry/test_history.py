@@ -76,19 +76,20 @@ def test_an_answer_in_one_piece_has_no_ttft_and_keeps_the_objectives() -> None:
     whole = ticket(shape=replace(ticket().shape, stream=False))
     world.second(ended(world, ticket=whole))
     (sample,) = world.history.since(0)
-    assert (sample.good, sample.ttft) == (1, (None, None))
+    assert (sample.good, sample.ttft) == (1, ((None, None),))
 
 
-def test_speed_is_of_the_last_ten_seconds() -> None:
+def test_speed_is_of_the_last_ten_seconds_and_ttft_by_lane() -> None:
     world = World()
-    world.second(*(ended(world, timeline=timeline(backend_ttft=ttft)) for ttft in (0.1, 0.2, 9.0)))
-    assert world.history.since(0)[0].ttft == pytest.approx((0.203, 9.003))
+    short = [ended(world, timeline=timeline(backend_ttft=ttft)) for ttft in (0.1, 0.2, 9.0)]
+    world.second(*short, ended(world, lane="long", timeline=timeline(backend_ttft=4.0)))
+    assert world.history.since(0)[0].ttft == (pytest.approx((0.203, 9.003)), pytest.approx((4.003, 4.003)))
     assert world.history.since(0)[0].tpot == pytest.approx((0.02, 0.02))
     for _ in range(9):
         world.second()
-    assert world.history.since(9)[0].ttft[0] == pytest.approx(0.203)
+    assert world.history.since(9)[0].ttft[0][0] == pytest.approx(0.203)
     world.second()
-    assert world.history.since(10)[0].ttft == (None, None)
+    assert world.history.since(10)[0].ttft == ((None, None), (None, None))
 
 
 def test_tokens_are_the_backends_own_count_else_chunks() -> None:
@@ -113,11 +114,12 @@ def test_many_backends_do_not_make_it_grow() -> None:
 
 def test_only_what_is_later_is_told() -> None:
     world = World()
-    assert (world.history.last, world.history.since(0)) == (0, ())
+    assert (world.history.last, world.history.newest, world.history.since(0)) == (0, None, ())
     for _ in range(5):
         world.second()
     assert [sample.number for sample in world.history.since(3)] == [4, 5]
     assert not world.history.since(5)
+    assert world.history.newest is world.history.since(4)[0]
     for unknown in (6, -1):  # of another process, or nonsense: everything
         assert len(world.history.since(unknown)) == 5
 

@@ -1,7 +1,7 @@
 // Small charts in SVG. Colours and fonts come from the style sheet; nothing here knows what is drawn.
 
 const SVG = "http://www.w3.org/2000/svg";
-const EDGE = { left: 46, right: 12, top: 8, bottom: 22 };
+const EDGE = { left: 54, right: 12, top: 8, bottom: 22 };
 const HEIGHT = 168;
 
 /** An SVG element with attributes and children. */
@@ -78,15 +78,16 @@ function area(upper, lower) {
 
 const fixed = (number) => Math.round(number * 10) / 10;
 
-/** The frame that every chart has: title, legend, picture, reading. Made once for a figure, filled at each drawing. */
+/** The frame that every chart has: title, legend with a value for each series, picture. */
 function frame(figure, title, series) {
-  const legend = series.map((each) => h("li", { class: each.class }, h("span", { class: "key" }), each.name));
-  const reading = h("output", { class: "reading" });
-  const caption = h("figcaption", {}, h("strong", {}, title), h("ul", { class: "legend" }, legend));
+  const values = series.map(() => h("b", {}));
+  const when = h("li", { class: "when" });
+  const legend = series.map((each, index) => h("li", { class: each.class }, h("span", { class: "key" }), `${each.name} `, values[index]));
+  const caption = h("figcaption", {}, h("strong", {}, title), h("ul", { class: "legend" }, when, legend));
   const width = Math.max(240, figure.clientWidth - 2);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img", "aria-label": title });
-  figure.replaceChildren(caption, picture, reading);
-  return { picture, reading, width, inner: width - EDGE.left - EDGE.right };
+  figure.replaceChildren(caption, picture);
+  return { picture, values, when, width, inner: width - EDGE.left - EDGE.right };
 }
 
 function grid(picture, width, marks, y, format) {
@@ -104,16 +105,17 @@ function grid(picture, width, marks, y, format) {
  *
  * spec: title; length: seconds shown; ages: [seconds before now, label] along the bottom; offset: number of the first
  * value; series: [{name, class, values, kind}] with kind "stack" (areas on each other), "area", "line" or "step";
- * format: value -> text; least: what the axis shows at least; mark: {value, name} is drawn across.
+ * format: value -> text; least: what the axis shows at least; marks: [{value, name, class}] are drawn across;
+ * grain: pixels to a point.
  */
 export function timeChart(figure, spec) {
-  const { picture, reading, width, inner } = frame(figure, spec.title, spec.series);
-  const room = Math.max(40, Math.floor(inner / 3));
+  const { picture, values, when, width, inner } = frame(figure, spec.title, spec.series);
+  const room = Math.max(30, Math.floor(((inner / spec.grain) * spec.series[0].values.length) / spec.length));
   const drawn = spec.series.map((each) => ({ ...each, values: thinned(each.values, room, spec.offset) }));
   const count = drawn[0].values.length;
   const seen = drawn[0].values.length ? spec.series[0].values.length : 0;
   const heights = stacked(drawn);
-  const top = Math.max(spec.least, spec.mark?.value ?? 0, ...heights.flat().filter((value) => value !== null));
+  const top = Math.max(spec.least, ...spec.marks.map((mark) => mark.value), ...heights.flat().filter((value) => value !== null));
   const marks = ticks(top, 3);
   const ceiling = marks[marks.length - 1];
   const bottom = HEIGHT - EDGE.bottom;
@@ -127,18 +129,22 @@ export function timeChart(figure, spec) {
   }
   const at = (values) => values.map((value, index) => (value === null ? null : [fixed(x(age(index))), fixed(y(value))]));
   let below = drawn[0].values.map((_, index) => [fixed(x(age(index))), bottom]);
-  drawn.forEach((each, index) => {
+  const layers = drawn.map((each, index) => {
     const points = at(heights[index]);
+    const layer = [];
     if (each.kind === "stack" || each.kind === "area") {
       const solid = points.map((point, place) => point ?? below[place]);
-      if (count > 1) picture.append(svg("path", { class: `fill ${each.class}`, d: area(solid, below) }));
+      if (count > 1) layer.push(svg("path", { class: `fill ${each.class}`, d: area(solid, below) }));
       if (each.kind === "stack") below = solid;
     }
-    picture.append(svg("path", { class: `stroke ${each.class}`, d: line(points, each.kind === "step") }));
-    if (each.kind !== "stack") picture.append(...lonely(points, each.class));
+    const nothing = each.kind === "stack" && each.values.every((value) => !value);
+    if (!nothing) layer.push(svg("path", { class: `stroke ${each.class}`, d: line(points, each.kind === "step") }));
+    return each.kind === "stack" ? layer : [...layer, ...lonely(points, each.class)];
   });
-  if (spec.mark) picture.append(...across(width, y(spec.mark.value), spec.mark.name));
-  hover(figure, picture, reading, { x, age, count, drawn, format: spec.format, width });
+  if (drawn[0].kind === "stack") layers.reverse(); // the edge of the lowest is drawn last, or thin layers would hide it
+  picture.append(...layers.flat());
+  for (const mark of spec.marks) picture.append(...across(width, y(mark.value), mark));
+  hover(figure, picture, { x, age, count, drawn, format: spec.format, width, values, when });
 }
 
 /** Heights of the series' upper edges: a "stack" stands on those before it. */
@@ -159,38 +165,34 @@ function lonely(points, name) {
     .map(([x, y]) => svg("circle", { class: `dot ${name}`, cx: x, cy: y, r: 1.8 }));
 }
 
-function across(width, y, name) {
+function across(width, y, mark) {
   const at = fixed(y);
+  const below = at < EDGE.top + 12;
   return [
-    svg("line", { class: "mark", x1: EDGE.left, x2: width - EDGE.right, y1: at, y2: at }),
-    svg("text", { class: "mark-name", x: width - EDGE.right, y: at - 4, "text-anchor": "end" }, name),
+    svg("line", { class: `mark ${mark.class ?? ""}`, x1: EDGE.left, x2: width - EDGE.right, y1: at, y2: at }),
+    svg("text", { class: `mark-name ${mark.class ?? ""}`, x: EDGE.left + 4, y: below ? at + 12 : at - 4 }, mark.name),
   ];
 }
 
-/** Under the pointer: a line, and the values there. What was pointed at stays while the chart is drawn anew. */
-function hover(figure, picture, reading, { x, age, count, drawn, format, width }) {
+/** Under the pointer: a line, and in the legend the values there, else the last ones. It stays while time goes on. */
+function hover(figure, picture, { x, age, count, drawn, format, width, values, when }) {
   const cursor = svg("line", { class: "cursor", y1: EDGE.top, y2: HEIGHT - EDGE.bottom, visibility: "hidden" });
   picture.append(cursor);
   const show = (place) => {
     figure.pointedAt = place;
-    if (place === null || !count) {
-      cursor.setAttribute("visibility", "hidden");
-      reading.replaceChildren();
-      return;
-    }
-    let nearest = 0;
-    for (let index = 0; index < count; index += 1) {
+    let nearest = count - 1;
+    for (let index = 0; place !== null && index < count; index += 1) {
       if (Math.abs(x(age(index)) - place) < Math.abs(x(age(nearest)) - place)) nearest = index;
     }
     const at = fixed(x(age(nearest)));
     cursor.setAttribute("x1", at);
     cursor.setAttribute("x2", at);
-    cursor.setAttribute("visibility", "visible");
-    const told = drawn.map((each) => {
+    cursor.setAttribute("visibility", place === null ? "hidden" : "visible");
+    when.textContent = place === null ? "" : ago(age(nearest));
+    drawn.forEach((each, index) => {
       const value = each.values[nearest];
-      return h("span", { class: each.class }, h("span", { class: "key" }), value === null ? "–" : format(value));
+      values[index].textContent = value === null || value === undefined ? "–" : format(value);
     });
-    reading.replaceChildren(h("span", {}, `${ago(age(nearest))}`), ...told);
   };
   picture.addEventListener("pointermove", (event) => {
     const box = picture.getBoundingClientRect();
@@ -234,7 +236,7 @@ export function spark(limits, running, offset) {
  * format, most: the highest level shown.
  */
 export function levelChart(figure, spec) {
-  const { picture, reading, width, inner } = frame(figure, spec.title, spec.series);
+  const { picture, width, inner } = frame(figure, spec.title, spec.series);
   const all = spec.series.flatMap((each) => each.values.map(([, value]) => value).filter((value) => value !== null));
   const marks = ticks(Math.max(1e-9, ...all), 3);
   const ceiling = marks[marks.length - 1];
@@ -264,5 +266,4 @@ export function levelChart(figure, spec) {
       svg("text", { class: `mark-name ${mark.class}`, x: at + (end ? -4 : 4), y: EDGE.top + 8 + 12 * index, "text-anchor": end ? "end" : "start" }, mark.name),
     );
   });
-  reading.textContent = "";
 }

@@ -8,13 +8,15 @@ const ASIDE_EVERY = 5000; // diagnosis, events, curve
 const PATIENCE = 5000; // ms that an answer may take
 const KEPT = 900; // seconds
 const STALE = 4; // seconds without an answer
+const GAUGES_STALE = 15; // seconds
+const SILENT = 10; // seconds without a byte that are more than a pause
 const TOKEN = "gateway-admin-token";
 const SPANS = [[120, "2 min"], [300, "5 min"], [900, "15 min"]];
 
 const element = (id) => document.getElementById(id);
 const state = {
   status: null, history: null, last: 0, tag: "", answeredAt: 0, trouble: "", span: 300,
-  diagnosis: null, events: [], lastEvent: 0, curves: null, chosen: null,
+  diagnosis: null, events: [], lastEvent: 0, curves: null, chosen: null, missing: new Set(),
 };
 
 // ------------------------------------------------------------------------------------------------- asking
@@ -95,9 +97,12 @@ async function refreshAside() {
 }
 
 async function optional(path, use) {
+  const route = path.split("?")[0];
+  if (state.missing.has(route)) return;
   try {
     const answer = await ask(path);
     if (answer.ok) use(await answer.json());
+    if (answer.status === 404) state.missing.add(route);
   } catch {
     // it is asked again in a few seconds; /status tells what is wrong with the gateway
   }
@@ -120,7 +125,7 @@ element("door").addEventListener("submit", (event) => {
 
 // ------------------------------------------------------------------------------------------------- words
 
-const OUT = new Set(["down", "open"]);
+const OUT = new Set(["down", "open", "half_open"]);
 const HEALTH = {
   up: ["ok", "up"], unknown: ["info", "not probed"], down: ["critical", "down"], open: ["critical", "failing"],
   half_open: ["warning", "on trial"], drained: ["info", "drained"],
@@ -132,10 +137,10 @@ const WHY = {
 
 function seconds(value) {
   if (value === null || value === undefined) return "–";
-  if (value === 0) return "0 s";
-  if (value < 0.01) return `${(value * 1000).toFixed(1)} ms`;
+  if (value < 0.00005) return "0 s";
+  if (value < 0.01) return `${+(value * 1000).toFixed(1)} ms`;
   if (value < 1) return `${Math.round(value * 1000)} ms`;
-  if (value < 10) return `${value.toFixed(2)} s`;
+  if (value < 10) return `${+value.toFixed(2)} s`;
   if (value < 120) return `${value.toFixed(0)} s`;
   return `${Math.round(value / 60)} min`;
 }
@@ -237,17 +242,19 @@ function drawTiles(status) {
   const waiting = sum(status.lanes.map((lane) => lane.depth));
   const ended = recent.completed_per_second + recent.failed_per_second + recent.gone_per_second;
   const refusedShare = recent.shed_per_second ? recent.shed_per_second / (recent.shed_per_second + ended) : 0;
-  const ttft = objective(status, status.lanes[0].name);
+  const [first] = status.lanes;
+  const ttft = objective(status, first.name);
+  const speed = recent.ttft_seconds[first.name] ?? { p50: null, p99: null };
   const hasObjectives = status.objectives.tpot !== null || Object.keys(status.objectives.ttft).length > 0;
   const oldest = Math.max(...status.lanes.map((lane) => lane.oldest_wait_seconds));
   replace("tiles", [
     tile("Goodput", [count(recent.good_per_second), h("small", {}, " /s")], hasObjectives
-      ? `${recent.completed_per_second ? percent(recent.good_per_second / recent.completed_per_second) : "–"} of answers in objective`
+      ? `${recent.completed_per_second ? percent(recent.good_per_second / recent.completed_per_second) : "–"} in objective`
       : `${count(recent.output_tokens_per_second)} tokens/s, no objectives set`,
       recent.completed_per_second > 0 && recent.good_per_second < 0.9 * recent.completed_per_second ? "warning" : ""),
     tile("Refused", [count(recent.shed_per_second), h("small", {}, " /s")], `${percent(refusedShare)} of requests`, refusedShare > 0.01 ? "warning" : ""),
-    tile("TTFT P50 · P99", both(recent.ttft_seconds), ttft ? `objective ${seconds(ttft)} (${status.lanes[0].name})` : "time to first token", over(recent.ttft_seconds.p99, ttft)),
-    tile("TPOT P50 · P99", both(recent.tpot_seconds), status.objectives.tpot ? `objective ${seconds(status.objectives.tpot)}` : "time per output token", over(recent.tpot_seconds.p50, status.objectives.tpot)),
+    tile(`TTFT${status.lanes.length > 1 ? `, ${first.name}` : ""}`, both(speed), ttft ? `P50 · P99, objective ${seconds(ttft)}` : "P50 · P99", over(speed.p99, ttft)),
+    tile("TPOT", both(recent.tpot_seconds), status.objectives.tpot ? `P50 · P99, objective ${seconds(status.objectives.tpot)}` : "P50 · P99", over(recent.tpot_seconds.p50, status.objectives.tpot)),
     tile("Running", [count(running), h("small", {}, ` / ${count(limit)}`)], limit && running >= limit ? "at the limit" : "below the limit"),
     tile("Waiting", [count(waiting)], waiting ? `oldest ${seconds(oldest)}` : "nobody waits"),
   ]);
@@ -267,9 +274,10 @@ function meter(ratio, level = "") {
 
 function card(status, backend) {
   const [level, word] = HEALTH[backend.health] ?? ["info", backend.health];
-  const hung = backend.running > 0 && backend.silence_seconds > 10;
+  const hung = backend.running > 0 && backend.silence_seconds > SILENT;
   const past = state.history?.backends?.[backend.name];
-  const { engine } = backend;
+  const stale = backend.hints_age_seconds !== null && backend.hints_age_seconds > GAUGES_STALE;
+  const engine = stale ? { kv_usage: null, waiting: null } : backend.engine;
   const facts = [];
   const fact = (name, value, ratio = null, grade = "") => {
     facts.push(h("dt", {}, name), h("span", {}, ratio === null ? "" : meter(ratio, grade)), h("dd", { class: grade }, value));
@@ -278,10 +286,10 @@ function card(status, backend) {
   if (pace !== null) fact("Pace", target ? `${seconds(pace)} of ${seconds(target)}` : `${seconds(pace)} a token`, target ? pace / target : null, target && pace > 1.05 * target ? "warning" : "");
   if (engine.kv_usage !== null) fact("KV cache", percent(engine.kv_usage), engine.kv_usage, engine.kv_usage > 0.95 ? "warning" : "");
   else if (backend.token_limit) fact("KV, estimated", `${count(backend.tokens)} of ${count(backend.token_limit)}`, backend.tokens / backend.token_limit);
-  if (engine.waiting !== null) fact("Waiting inside it", count(engine.waiting), null, engine.waiting > 0.2 * backend.limit && engine.waiting > 2 ? "warning" : "");
+  if (engine.waiting !== null) fact("In its own queue", count(engine.waiting), null, engine.waiting > 0.2 * backend.limit && engine.waiting > 2 ? "warning" : "");
   else fact("Not started yet", count(backend.unstarted));
   if (hung) fact("Silent for", seconds(backend.silence_seconds), null, "critical");
-  if (backend.hints_age_seconds !== null && backend.hints_age_seconds > 30) fact("Its gauges are", `${seconds(backend.hints_age_seconds)} old`, null, "warning");
+  if (stale) fact("Its gauges are", `${seconds(backend.hints_age_seconds)} old`, null, "warning");
   return h("article", { class: `card ${hung ? "critical" : level}` },
     h("div", { class: "head" }, h("b", { title: backend.url }, backend.name),
       h("span", { class: `badge ${hung ? "critical" : level}` }, hung ? "silent" : word),
@@ -321,10 +329,10 @@ function drawCharts(status) {
   if (!past.number.length) return;
   const last = (values) => values.slice(-state.span);
   const offset = last(past.number)[0];
-  const common = { length: state.span, offset, ages: ages(state.span) };
+  const common = { length: state.span, offset, ages: ages(state.span), marks: [], grain: 3 };
   const late = past.completed.map((all, index) => all - past.good[index]);
   timeChart(element("chart-requests"), {
-    ...common, title: "Requests a second", least: 1, format: count,
+    ...common, title: "Requests a second", least: 1, format: count, grain: 7,
     series: [
       { name: "in objective", class: "good", kind: "stack", values: last(past.good) },
       { name: "late", class: "late", kind: "stack", values: last(late) },
@@ -341,24 +349,34 @@ function drawCharts(status) {
       { name: "waiting here", class: "waiting", kind: "line", values: last(past.queued) },
     ],
   });
-  speedChart("chart-ttft", "Time to first token", "ttft", objective(status, status.lanes[0].name), common, 0.1);
-  speedChart("chart-tpot", "Time per output token", "tpot", status.objectives.tpot, common, 0.02);
+  drawSpeed(status, past, common, last);
 }
 
-function speedChart(id, title, name, wanted, common, least) {
-  const past = state.history;
-  timeChart(element(id), {
-    ...common, title, least, format: seconds, mark: wanted ? { value: wanted, name: "objective" } : null,
+function drawSpeed(status, past, common, last) {
+  const first = status.lanes[0].name;
+  const final = status.lanes.at(-1).name;
+  const ttft = [
+    { name: `${first} P99`, class: "p99", kind: "line", values: last(past.ttft[first].p99) },
+    { name: `${first} P50`, class: "p50", kind: "line", values: last(past.ttft[first].p50) },
+  ];
+  if (final !== first && past.ttft[final]) ttft.unshift({ name: `${final} P99`, class: "long", kind: "line", values: last(past.ttft[final].p99) });
+  const wanted = objective(status, first);
+  timeChart(element("chart-ttft"), {
+    ...common, title: "Time to first token", least: 0.1, format: seconds, series: ttft,
+    marks: wanted ? [{ value: wanted, name: `objective${final === first ? "" : ` of ${first}`}` }] : [],
+  });
+  const { tpot } = status.objectives;
+  timeChart(element("chart-tpot"), {
+    ...common, title: "Time per output token", least: 0.02, format: seconds, marks: tpot ? [{ value: tpot, name: "objective" }] : [],
     series: [
-      { name: "P99", class: "p99", kind: "line", values: past[`${name}_p99`].slice(-state.span) },
-      { name: "P50", class: "p50", kind: "line", values: past[`${name}_p50`].slice(-state.span) },
+      { name: "P99", class: "p99", kind: "line", values: last(past.tpot_p99) },
+      { name: "P50", class: "p50", kind: "line", values: last(past.tpot_p50) },
     ],
   });
 }
 
 function ages(span) {
-  const middle = [[span, `-${span / 60} min`], [span / 2, `-${span / 120} min`], [0, "now"]];
-  return middle;
+  return [[span, `-${span / 60} min`], [span / 2, `-${span / 120} min`], [0, "now"]];
 }
 
 function choose(id, options, chosen, choose) {
