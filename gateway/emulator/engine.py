@@ -16,7 +16,9 @@ and little else.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 
@@ -60,6 +62,11 @@ class Profile:
     max_num_queued_reqs: int | None = None  # running and waiting together, as vLLM's flag of that name counts
     prefill_first: bool = False  # whole prompts in steps of their own, decodes stand meanwhile (MindIE)
     max_prefill_seqs: int = 50  # prompts in one such step (MindIE's maxPrefillBatchSize)
+    per_request: float = 0.0  # of the front end's one core, before the scheduler hears of the request
+    stall: float = 0.0  # that a step takes longer now and then: a compilation, a checkpoint, a neighbour
+    stall_every: float = inf
+    wear: float = 0.0  # share that steps become longer by in each minute: throttling, fragmentation
+    hangs_at: float = inf  # when it goes silent, while its health stays green
 
     def __post_init__(self) -> None:
         """Refuse constants with which a request could wait for ever."""
@@ -119,6 +126,8 @@ class Engine:
         self._decodes = False  # the step under way advances the decoding ones
         self._due: float | None = None
         self._emitted: list[Emission] = []
+        self._front: deque[tuple[float, _Request]] = deque()  # in the front end, and when it will be through
+        self._next_stall = profile.stall_every
 
     def submit(self, key: int, prompt_tokens: int, output_tokens: int, now: float) -> bool:
         """Take a request; False where the engine's own queue limit refuses it.
@@ -132,16 +141,30 @@ class Engine:
                 f"request of {prompt_tokens} prompt and {output_tokens} output tokens given,"
                 f" at least 1, at least 0 and together at most {profile.max_model_len} expected"
             )
-        if key in self._running or key in self._waiting or any(r.key == key for r in self._preempted):
+        if key in self._running or key in self._waiting or any(r.key == key for r in self._elsewhere()):
             raise ValueError(f"key {key} given, one that is not inside the engine expected")
         self._run(now)
         limit = profile.max_num_queued_reqs
         if limit is not None and self.running + self.waiting >= limit:
             return False
-        self._waiting[key] = _Request(key, prompt_tokens, output_tokens, prompt_tokens)
+        request = _Request(key, prompt_tokens, output_tokens, prompt_tokens)
+        if profile.per_request:
+            free = max(now, self._front[-1][0]) if self._front else now
+            self._front.append((free + profile.per_request, request))
+        else:
+            self._enqueue(request, now)
+        return True
+
+    def _elsewhere(self) -> Iterator[_Request]:
+        """Those inside that are neither running nor waiting for the first time."""
+        yield from self._preempted
+        yield from (request for _, request in self._front)
+
+    def _enqueue(self, request: _Request, now: float) -> None:
+        """Let the scheduler hear of it."""
+        self._waiting[request.key] = request
         if self._due is None:
             self._begin(now)
-        return True
 
     def abort(self, key: int, now: float) -> None:
         """Forget a request and free what it holds; unknown keys are ignored."""
@@ -149,15 +172,18 @@ class Engine:
         if key in self._running:
             self._release(self._running[key])
         elif self._waiting.pop(key, None) is None:
-            kept = deque(r for r in self._preempted if r.key != key)
-            if len(kept) == len(self._preempted):
+            if all(request.key != key for request in self._elsewhere()):
                 return
-            self._preempted = kept
+            self._preempted = deque(r for r in self._preempted if r.key != key)
+            self._front = deque((due, r) for due, r in self._front if r.key != key)
         self.aborted += 1
 
     def next_event(self) -> float | None:
-        """When the step under way ends; None while idle."""
-        return self._emitted[0].at if self._emitted else self._due
+        """When something happens by itself next, such as the end of the step under way; None: nothing will."""
+        if self._emitted:
+            return self._emitted[0].at
+        due = min(inf if self._due is None else self._due, self._front[0][0] if self._front else inf)
+        return None if due == inf else due
 
     def advance(self, now: float) -> list[Emission]:
         """End every step that is due by ``now``."""
@@ -172,8 +198,13 @@ class Engine:
 
     @property
     def waiting(self) -> int:
-        """Requests in the engine's own queue."""
+        """Requests in the scheduler's queue."""
         return len(self._waiting) + len(self._preempted)
+
+    @property
+    def entering(self) -> int:
+        """Requests in the front end, of which the scheduler, and so its gauges, know nothing yet."""
+        return len(self._front)
 
     @property
     def kv_tokens(self) -> int:
@@ -181,8 +212,15 @@ class Engine:
         return (self.profile.kv_blocks - self._free) * self.profile.block_size
 
     def _run(self, now: float) -> None:
-        while self._due is not None and self._due <= now:
-            self._end(self._due)
+        while True:
+            due = inf if self._due is None else self._due
+            if self._front and self._front[0][0] <= min(due, now):
+                through, request = self._front.popleft()
+                self._enqueue(request, through)
+            elif due <= now:
+                self._end(due)
+            else:
+                return
 
     # ---------------------------------------------------------------------------------------- a step starts
 
@@ -197,7 +235,7 @@ class Engine:
             self._grow()
             self._admit_chunks()
         if self._running:
-            self._due = start + self._duration()
+            self._due = start + self._duration() * (1.0 + self.profile.wear * start / 60.0) + self._fault(start)
         else:
             self._due = None
             self._ends.clear()
@@ -285,6 +323,15 @@ class Engine:
             + profile.per_prefill_token * prefill
             + profile.collapse * excess * excess
         )
+
+    def _fault(self, start: float) -> float:
+        """Seconds that a step takes longer for no reason of its own."""
+        if start >= self.profile.hangs_at:
+            return inf
+        if start < self._next_stall:
+            return 0.0
+        self._next_stall = start + self.profile.stall_every
+        return self.profile.stall
 
     # ------------------------------------------------------------------------------------------ a step ends
 

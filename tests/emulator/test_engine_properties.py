@@ -23,6 +23,10 @@ profiles = st.builds(
     max_model_len=st.just(LONGEST),
     prefill_first=st.booleans(),
     max_prefill_seqs=st.integers(1, 3),
+    per_request=st.sampled_from([0.0, 0.0, 0.5]),
+    stall=st.just(2.0),
+    stall_every=st.sampled_from([1000.0, 3.0]),
+    wear=st.sampled_from([0.0, 1.0]),
 )
 requests = st.integers(1, LONGEST).flatmap(lambda p: st.tuples(st.just(p), st.integers(0, LONGEST - p)))
 steps = st.lists(
@@ -71,7 +75,7 @@ class Run:
         for request in engine._decoding.values():  # what it has, and at most the block for its next token
             held = request.blocks * profile.block_size
             assert tokens[request.key] <= held < tokens[request.key] + 1 + profile.block_size
-        inside = engine.running + engine.waiting
+        inside = engine.running + engine.waiting + engine.entering
         assert inside + engine.finished + engine.aborted == len(self.asked)
         assert (engine.next_event() is None) <= (inside == 0)  # never idle with work inside
 
@@ -109,7 +113,8 @@ def test_tokens_are_conserved_and_nothing_leaks(profile: Profile, script: list[t
             assert tokens[key] == output
             assert ended[key] == 1
     engine = run.engine
-    assert (engine.running, engine.waiting, engine.kv_tokens, engine.next_event()) == (0, 0, 0, None)
+    assert (engine.running, engine.waiting, engine.entering, engine.kv_tokens) == (0, 0, 0, 0)
+    assert engine.next_event() is None
 
 
 @given(profiles, st.lists(requests, min_size=1, max_size=20))
