@@ -347,8 +347,21 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BackendTls:
+    """How a backend with https URLs is spoken to; None leaves it to what holds for all. Paths of PEM files."""
+
+    verify: bool | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Backend:
-    """One configured engine. ``limit`` fixes its concurrency; ``models`` empty means: serves whatever is asked."""
+    """One configured engine. ``limit`` fixes its concurrency; ``models`` empty means: serves whatever is asked.
+
+    ``management_url`` and ``metrics_url`` are where its other planes are, None where they are not said.
+    """
 
     name: str
     url: str
@@ -357,6 +370,9 @@ class Backend:
     api_key: str | None = field(default=None, repr=False)
     limit: int | None = None
     weight: float = 1.0
+    management_url: str | None = None
+    metrics_url: str | None = None
+    tls: BackendTls = field(default_factory=BackendTls)
 
 
 @unique
@@ -384,6 +400,28 @@ class Hints:
 # --------------------------------------------------------------------------------------------------------------
 
 
+@unique
+class HintsUse(Enum):
+    """What becomes of an engine's own gauges."""
+
+    UNKNOWN = "unknown"  # not looked for yet
+    USED = "used"
+    ABSENT = "absent"  # it has none, or none that can be read
+    STALE = "stale"  # not answered for long: they have lapsed
+    CONTRADICTED = "contradicted"  # they tell of far fewer requests than are in flight: another engine's, or frozen
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """What the prober knows of one backend. ``health_at`` and ``hints_at`` are the questions that are asked, if any."""
+
+    kind: str
+    detected: bool = False  # found out by asking, not configured
+    health_at: str | None = None
+    hints_at: str | None = None
+    hints_use: HintsUse = HintsUse.UNKNOWN
+
+
 @dataclass(frozen=True, slots=True)
 class BackendState:
     """One backend's books at one instant. ``pace`` and ``pace_target`` are seconds per output event."""
@@ -404,6 +442,7 @@ class BackendState:
     limit_min: float | None = None  # the limit never falls below; None where it is fixed
     silence: float = 0.0  # seconds without a byte from any running request; 0 while nothing runs
     hints: Hints = field(default_factory=Hints)  # the engine's own gauges, ``hints_age`` seconds old
+    engine: EngineState | None = None
 
 
 @dataclass(frozen=True, slots=True)

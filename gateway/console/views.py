@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.model import BackendState, GatewayState, LaneState
+from gateway.model import BackendState, EngineState, GatewayState, LaneState
 
 
 def state_view(state: GatewayState) -> dict[str, Any]:
@@ -51,13 +51,26 @@ def _backend(backend: BackendState) -> dict[str, Any]:
         "pace_target_seconds": _rounded(backend.pace_target, 6),
         "limit_changes": changes,
         "hints_age_seconds": _rounded(backend.hints_age, 3),
-        "engine": {
+        "engine": _engine(backend.engine)
+        | {
             "running": backend.hints.running,
             "waiting": backend.hints.waiting,
             "kv_usage": _rounded(backend.hints.kv_usage, 4),
             "kv_capacity_tokens": backend.hints.kv_capacity_tokens,
             "preemptions_total": backend.hints.preemptions_total,
         },
+    }
+
+
+def _engine(engine: EngineState | None) -> dict[str, Any]:
+    if engine is None:
+        return {}
+    return {
+        "kind": engine.kind,
+        "detected": engine.detected,
+        "health_at": engine.health_at,
+        "hints_at": engine.hints_at,
+        "hints_use": engine.hints_use.value,
     }
 
 

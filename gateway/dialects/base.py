@@ -7,6 +7,7 @@ The relay always sends the original bytes; readers only listen.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, unique
 from http import HTTPStatus
@@ -61,11 +62,21 @@ class ResponseReader(Protocol):
         """The body ended: read what is left; return the output events found in it (0 or 1 as a rule)."""
 
 
+@unique
+class Plane(Enum):
+    """Which of a backend's ports is asked; a backend may have them all on one."""
+
+    SERVING = "serving"  # where requests go
+    MANAGEMENT = "management"
+    METRICS = "metrics"
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One question: ``GET path`` on the backend."""
+    """One question: ``GET path`` on one of the backend's ports."""
 
     path: str
+    plane: Plane = Plane.SERVING
 
     @staticmethod
     def verdict(status: int) -> Health:
@@ -76,6 +87,18 @@ class Probe:
         if status < HTTPStatus.BAD_REQUEST:
             return Health.UP
         return Health.UNKNOWN if status < HTTPStatus.INTERNAL_SERVER_ERROR else Health.DOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """Where gauges are and how they are read: the answers to ``paths`` together. Nothing to read is ``Hints()``.
+
+    ``{model}`` in a path stands for the name of a model that the backend serves.
+    """
+
+    paths: tuple[str, ...]
+    read: Callable[[Sequence[str]], Hints]
+    plane: Plane = Plane.SERVING
 
 
 class Dialect(Protocol):
@@ -108,23 +131,28 @@ class Dialect(Protocol):
 
 
 class EngineDialect(Protocol):
-    """What the prober asks of a backend of one kind."""
+    """What the prober asks of a backend of one kind, and what else the proxy must know of it."""
 
     @property
     def kind(self) -> str:
         """What ``Backend.kind`` says."""
 
     @property
-    def health(self) -> Probe:
-        """The cheapest question that a dead engine does not answer well."""
+    def health(self) -> Sequence[Probe]:
+        """The cheapest questions that a dead engine does not answer well; the first that is answered well is kept."""
 
     @property
-    def metrics(self) -> Probe | None:
-        """Where the gauges are, None where the engine has none."""
+    def gauges(self) -> Sequence[Gauges]:
+        """Where the gauges may be; the first that has any is kept. Empty where the engine has none."""
 
     @property
     def closes_when_full(self) -> bool:
         """A full server closes a connection without an answer: backpressure, not death."""
 
-    def hints(self, text: str) -> Hints:
-        """Gauges out of the engine's Prometheus text; absent ones stay None. Never raises."""
+    @property
+    def single_use(self) -> bool:
+        """An idle connection costs the engine a place, so each is used once."""
+
+    @property
+    def neighbours(self) -> Sequence[tuple[int, Plane, int]]:
+        """(serving port, other plane, its port on the same host), as the engine's defaults have it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.proxy.http import ResponseHead
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import TurnedAway, Upstream
 
 _LIMIT: Final = 8 * 1024 * 1024  # bytes; an engine's metrics are some 100 KB
 
@@ -58,7 +58,10 @@ async def fetch(upstream: Upstream, head: bytes, seconds: float) -> Answer:
         OSError: no connection.
         Unanswered: connected, and no whole answer within ``seconds``.
     """
-    connection = await upstream.connect()
+    try:
+        connection = await upstream.connect()
+    except TurnedAway as error:
+        raise Unanswered(str(error)) from error
     collector = _Collector()
     try:
         async with asyncio.timeout(seconds):

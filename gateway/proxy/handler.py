@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,7 +28,7 @@ from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, 
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Gate
-from gateway.proxy.http import refusal, request_head
+from gateway.proxy.http import come_back, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, Written
 from gateway.proxy.relay import FAILURES, End, Relay, Wire
@@ -220,6 +221,7 @@ class Handler:
                 request_id=call.id.encode("utf-8", "surrogateescape"),
                 peer=call.peer.encode(),
                 api_key=upstream.api_key,
+                close=upstream.single_use,
             )
 
         return head
@@ -308,6 +310,9 @@ def _finished(relay: Relay, end: End) -> Written:
 def _failure(end: End) -> Refused:
     """The answer where the backend gave none. One that was silent so long is not worth asking again at once."""
     message, status, code = FAILURES[end]
+    if end is End.TURNED_AWAY:
+        wait = random.uniform(1.0, 3.0)  # noqa: S311 - spreads who comes back
+        return Refused(status, code, message, _ENDS[end], come_back(wait, status))
     hint = ("x-should-retry", "false") if end is End.SILENT else ("Retry-After", "1")
     return Refused(status, code, message, _ENDS[end], (hint,))
 

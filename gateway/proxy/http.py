@@ -234,21 +234,25 @@ _REFUSALS: Final = {
 
 
 def refusal(rejection: Rejection) -> tuple[int, str, list[tuple[str, str]]]:
-    """(status, message, headers) of a refusal.
+    """(status, message, headers) of a refusal."""
+    status, sentence = _REFUSALS[rejection.reason]
+    headers = [*come_back(rejection.retry_after, status), ("x-gateway-shed-reason", rejection.reason.value)]
+    if rejection.should_retry is not None:
+        headers.append(("x-should-retry", "true" if rejection.should_retry else "false"))
+    return status, f"{sentence} Retry after {_seconds(rejection.retry_after)} s.", headers
+
+
+def _seconds(wait: float) -> int:
+    return max(1, math.ceil(wait))
+
+
+def come_back(wait: float, status: int) -> tuple[tuple[str, str], ...]:
+    """Headers of an answer with ``status`` that tell a client to come back after ``wait`` seconds.
 
     ``Retry-After`` is whole seconds, rounded up and never 0 (integer parsers reject fractions, and SDKs read 0 as
     unset); ``retry-after-ms`` is what the OpenAI and Anthropic SDKs prefer; ``x-envoy-ratelimited`` keeps Envoy from
     trying again.
     """
-    status, sentence = _REFUSALS[rejection.reason]
-    seconds = max(1, math.ceil(rejection.retry_after))
-    headers = [
-        ("Retry-After", str(seconds)),
-        ("retry-after-ms", str(max(1, round(rejection.retry_after * 1000)))),
-        ("x-gateway-shed-reason", rejection.reason.value),
-    ]
-    if rejection.should_retry is not None:
-        headers.append(("x-should-retry", "true" if rejection.should_retry else "false"))
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        headers.append(("x-envoy-ratelimited", "true"))
-    return status, f"{sentence} Retry after {seconds} s.", headers
+    headers = (("Retry-After", str(_seconds(wait))), ("retry-after-ms", str(max(1, round(wait * 1000)))))
+    limited = (("x-envoy-ratelimited", "true"),) if status == HTTPStatus.TOO_MANY_REQUESTS else ()
+    return headers + limited

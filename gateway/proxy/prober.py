@@ -1,4 +1,4 @@
-"""Health and gauges of each backend, asked at an interval through its EngineDialect.
+"""Health and gauges of each backend, asked at an interval in the language of its kind, which is found out first.
 
 Only what a busy engine does not do counts against it: no connection, or an answer with 5xx, several times in a row.
 A slow answer, or a connection closed without one, is what a full engine does, and changes nothing. A hung engine that
@@ -9,35 +9,43 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-from gateway.dialects.base import EngineDialect
-from gateway.model import Health
-from gateway.proxy.config import ProbeConfig
-from gateway.proxy.fetch import Answer, Unanswered, fetch
+from gateway.dialects.base import EngineDialect, Plane, Probe
+from gateway.dialects.engines import AUTO, ENGINES, GENERIC
+from gateway.dialects.kinds import QUESTIONS, first_model, recognise
+from gateway.model import EngineState, Health
+from gateway.proxy.config import ProxyConfig
+from gateway.proxy.fetch import Unanswered
 from gateway.proxy.gate import Gate
-from gateway.proxy.http import request_head
+from gateway.proxy.hints import HintReader
+from gateway.proxy.planes import Planes
 from gateway.proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 
+_FAILED: Final = 500  # the first status that speaks against an engine
+
 
 class Prober:
-    """One task per backend. ``engines``: backend name -> the language of its kind."""
+    """One task per backend. ``on_kind`` is told the kinds that are there, at first and whenever one is found out."""
 
     def __init__(
         self,
-        config: ProbeConfig,
+        config: ProxyConfig,
         upstreams: Mapping[str, Upstream],
-        engines: Mapping[str, EngineDialect],
         gate: Gate,
+        on_kind: Callable[[frozenset[str]], None] = lambda _kinds: None,
     ) -> None:
-        self._watches = [_Watch(config, upstreams[name], engine, gate) for name, engine in engines.items()]
+        self._watches = {name: Watch(config, upstream, gate, self._note_kind) for name, upstream in upstreams.items()}
+        self._on_kind = on_kind
         self._tasks: list[asyncio.Task[None]] = []
+        self._note_kind()
 
     def start(self) -> None:
         """Probe every backend from now on, at once first."""
-        self._tasks = [asyncio.create_task(watch.run()) for watch in self._watches]
+        self._tasks = [asyncio.create_task(watch.run()) for watch in self._watches.values()]
 
     async def stop(self) -> None:
         """End every task."""
@@ -45,24 +53,55 @@ class Prober:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def state(self, name: str) -> EngineState:
+        """What is known of the engine behind the backend of this name."""
+        return self._watches[name].state
 
-class _Watch:
+    def _note_kind(self) -> None:
+        self._on_kind(frozenset(watch.state.kind for watch in self._watches.values()))
+
+
+class Watch:
     """One backend's probes and what they have come to."""
 
-    def __init__(self, config: ProbeConfig, upstream: Upstream, engine: EngineDialect, gate: Gate) -> None:
-        self._config = config
+    def __init__(
+        self, config: ProxyConfig, upstream: Upstream, gate: Gate, on_kind: Callable[[], None] = lambda: None
+    ) -> None:
+        self._config = config.probe
         self._upstream = upstream
-        self._engine = engine
         self._gate = gate
+        self._on_kind = on_kind
+        self._planes = Planes(upstream, config)
+        self._hints = HintReader(self._planes)
         self._health = Health.UNKNOWN
         self._failures = 0
         self._successes = 0
+        self._detects = upstream.backend.kind == AUTO
+        self._detected = False
+        self._source: Probe | None = None  # the health question that it answers
+        self._engine: EngineDialect = ENGINES[GENERIC if self._detects else upstream.backend.kind]
+        self._introduced = False
+        self._known = not self._detects
+        self._speak(self._engine)
+
+    @property
+    def state(self) -> EngineState:
+        """What is known."""
+        source = self._source
+        return EngineState(
+            self._engine.kind if self._known else AUTO,
+            self._detected,
+            None if source is None else f"{self._planes.address(source.plane)}{source.path}",
+            self._hints.at,
+            self._hints.use,
+        )
 
     async def run(self) -> None:
+        """Probe for ever. A fault inside the probing itself is logged, and the next round tries again."""
         while True:
             try:
                 await self.probe()
-            except Exception:  # noqa: BLE001 - logged, and tried again
+            except Exception:  # noqa: BLE001 - logged; without probes a dead backend would be asked for ever
                 _log.exception("the probe of backend %s failed inside the gateway", self._name)
             await asyncio.sleep(self._config.interval)
 
@@ -73,19 +112,100 @@ class _Watch:
     async def probe(self) -> None:
         """Ask once, health first; a backend that cannot be reached is not asked for its gauges."""
         try:
-            answer = await self._ask(self._engine.health.path)
+            if not self._introduced:
+                await self._introduce()
+            await self._check_health()
+            hints = await self._hints.read(self._upstream.in_flight)
         except OSError as error:
             self._fail(f"no connection: {str(error) or type(error).__name__}")
             return
+        if hints is not None:
+            self._gate.note_hints(self._name, hints)
+
+    # -- whom we speak to -------------------------------------------------------------------------------------------
+
+    async def _introduce(self) -> None:
+        """Find out what it is, once, and again after it was dead: it may come back as another engine."""
+        model = next(iter(self._upstream.backend.models), None)
+        if self._detects:
+            kind, model = await self._recognised(model)
+            if kind is None:
+                return
+            self._known, self._detected = True, kind != GENERIC
+            _log.info("backend %s is taken for %s", self._name, kind)
+            self._speak(ENGINES[kind])
+            self._on_kind()
+        self._introduced = True
+        self._hints.begin(self._engine, model)
+
+    async def _recognised(self, model: str | None) -> tuple[str | None, str | None]:
+        """(kind, name of a model): the generic kind where every question was answered and none gave it away.
+
+        None as long as it could not be asked: it may be loading, or too busy to answer.
+        """
+        asked = True
+        for path in QUESTIONS:
+            try:
+                answer = await self._planes.ask(path)
+            except Unanswered as error:
+                _log.debug("backend %s left a question unanswered: %s", self._name, error)
+                return None, model
+            kind = recognise(path, answer.status, answer.body)
+            model = model or first_model(answer.body)
+            if kind is not None:
+                return kind, model
+            asked = asked and answer.status < _FAILED
+        return GENERIC if asked else None, model
+
+    def _speak(self, engine: EngineDialect) -> None:
+        """Its kind's language from now on."""
+        self._engine, self._source = engine, None
+        self._planes.settle(engine)
+        self._upstream.closes_when_full = engine.closes_when_full
+        self._upstream.single_use = engine.single_use
+
+    # -- health -----------------------------------------------------------------------------------------------------
+
+    async def _check_health(self) -> None:
+        try:
+            probe, status = await self._health_status()
         except Unanswered as error:
             _log.debug("backend %s left a probe unanswered: %s", self._name, error)
-        else:
-            self._judge(answer.status)
-        if self._engine.metrics is not None:
-            await self._read_gauges(self._engine.metrics.path)
+            return
+        self._judge(probe, status)
 
-    def _judge(self, status: int) -> None:
-        verdict = self._engine.health.verdict(status)
+    async def _health_status(self) -> tuple[Probe, int]:
+        """Ask the question that it answered before, else each in turn until one is answered well."""
+        if self._source is not None:
+            try:
+                return self._source, (await self._planes.ask(self._source.path, self._source.plane)).status
+            except Unanswered:
+                if self._source.plane is Plane.SERVING:
+                    raise
+                self._source = None  # that plane is gone: ask elsewhere
+        return await self._first_answered(self._engine.health)
+
+    async def _first_answered(self, probes: Sequence[Probe]) -> tuple[Probe, int]:
+        *others, last = probes
+        for probe in others:
+            try:
+                status = (await self._planes.ask(probe.path, probe.plane)).status
+            except Unanswered:
+                continue
+            if probe.verdict(status) is Health.UP:
+                self._source = probe
+            if self._source is probe or (status >= _FAILED and self._believes(probe)):
+                return probe, status
+        status = (await self._planes.ask(last.path, last.plane)).status
+        self._source = last
+        return last, status
+
+    def _believes(self, probe: Probe) -> bool:
+        """Bad news count from the port that serves, and from a plane that the operator named; a guess is a guess."""
+        return probe.plane is Plane.SERVING or self._planes.is_given(probe.plane)
+
+    def _judge(self, probe: Probe, status: int) -> None:
+        verdict = probe.verdict(status)
         if verdict is Health.DOWN:
             self._fail(f"its health answers {status}")
             return
@@ -105,20 +225,7 @@ class _Watch:
             return
         level = logging.WARNING if health is Health.DOWN else logging.INFO
         _log.log(level, "backend %s is %s: %s", self._name, health.value, why)
+        if self._health is Health.DOWN:
+            self._introduced = False
         self._health = health
         self._gate.note_health(self._name, health)
-
-    async def _read_gauges(self, path: str) -> None:
-        try:
-            answer = await self._ask(path)
-        except (OSError, Unanswered):
-            return  # hints grow old and lapse by themselves
-        if answer.status < 400:  # noqa: PLR2004 - HTTP's own line between answers and errors
-            self._gate.note_hints(self._name, self._engine.hints(answer.body.decode("utf-8", "replace")))
-
-    async def _ask(self, path: str) -> Answer:
-        upstream = self._upstream
-        line = b"GET %b%b HTTP/1.1" % (upstream.prefix, path.encode())
-        headers = [(b"Accept", b"*/*"), (b"User-Agent", b"inference-gateway")]
-        head = request_head(line, headers, host=upstream.host, api_key=upstream.api_key, close=True)
-        return await fetch(upstream, head, self._config.timeout)

@@ -24,7 +24,7 @@ from gateway.dialects.usage import UsageFilter
 from gateway.model import Progress, Shape, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, Framing, ResponseHead, chunk, framing, response_head
-from gateway.proxy.upstream import Connection, Upstream
+from gateway.proxy.upstream import Connection, TurnedAway, Upstream
 
 _log = logging.getLogger(__name__)
 
@@ -131,6 +131,9 @@ class Relay:
         self.attempts += 1
         try:
             connection = connection or await upstream.connect()
+        except TurnedAway as error:
+            self.error = str(error)
+            return End.TURNED_AWAY
         except OSError as error:
             self.error = f"no connection to the backend: {str(error) or type(error).__name__}"
             return End.NO_DESCRIPTORS if error.errno in _OUT_OF_DESCRIPTORS else End.CONNECT_FAILED
@@ -139,7 +142,8 @@ class Relay:
         self._timeline.sent = self._last_byte = time.monotonic()
         self._watch(self._config.first_byte_timeout if self._shape.stream else self._config.answer_timeout)
         wire = self._wire
-        connection.send(wire.head(upstream), wire.body, self, head_only=wire.terms.method == "HEAD")
+        once, head_only = upstream.single_use, wire.terms.method == "HEAD"
+        connection.send(wire.head(upstream), wire.body, self, head_only=head_only, once=once)
         if self._client.writing_paused:
             connection.pause()
         return await self._ended
@@ -222,7 +226,7 @@ class Relay:
         stale = connection is not None and connection.reused and not connection.answered
         if stale and connection is not None and (self._wire.terms.method in _IDEMPOTENT or connection.unreached()):
             self._finish(End.STALE)
-        elif connection is not None and not connection.answered and connection.closed_when_full:
+        elif connection is not None and connection.turned_away():
             self._fail(End.TURNED_AWAY, error)
         else:
             self._fail(End.LOST, error)

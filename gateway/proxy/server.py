@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
 from gateway.admission.tuning import Tuning
-from gateway.dialects.engines import ENGINES
 from gateway.dialects.registry import standard
 from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.config import ProxyConfig
@@ -46,13 +46,9 @@ class Gateway:
         """Compose; nothing is opened before ``start``."""
         self._config = config
         self._gate = Gate(controller)
-        engines = {backend.name: ENGINES[backend.kind] for backend in backends}
-        self._upstreams = {
-            backend.name: Upstream(backend, config, closes_when_full=engines[backend.name].closes_when_full)
-            for backend in backends
-        }
-        self._prober = Prober(config.probe, self._upstreams, engines, self._gate)
+        self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         dialects = standard(allow_admin=config.allow_admin_routes)
+        self._prober = Prober(config, self._upstreams, self._gate, dialects.prefer)
         self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers)
         self._clients: ClientServer | None = None
         self._listener: asyncio.Server | None = None
@@ -86,8 +82,10 @@ class Gateway:
         return self._handler.in_flight
 
     def state(self) -> GatewayState:
-        """Admission's state (for /state, /readyz and the metrics)."""
-        return self._gate.state()
+        """Admission's state, with what is known of the engines (for /state, /readyz and the metrics)."""
+        state = self._gate.state()
+        backends = tuple(replace(each, engine=self._prober.state(each.name)) for each in state.backends)
+        return replace(state, backends=backends)
 
     @property
     def tuning(self) -> Tuning:

@@ -18,15 +18,21 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from gateway.model import Backend
+from gateway.model import Backend, BackendTls
 from gateway.proxy.config import ProxyConfig, TlsConfig
 from gateway.proxy.http import ResponseHead
 
 _COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
+_DOOR: Final = 2.0  # seconds in which a full engine closes a connection that it will not serve
+_SHUT: Final = 5  # connections closed like that in a row, with nothing else in flight, before it counts as gone
 _PROOF: Final = 1.0  # seconds that an idle connection stays open before its backend is known to keep such ones
 _FIRST_FINAL_STATUS: Final = 200
 _SWITCHING: Final = 101
 _HEAD, _BODY, _DONE = "head", "body", "done"  # phases of an answer
+
+
+class TurnedAway(ConnectionError):  # noqa: N818 - says what happened
+    """The backend took the connection and closed it before TLS was up, as a full one of its kind does."""
 
 
 class Receiver(Protocol):
@@ -66,6 +72,7 @@ class Connection(asyncio.Protocol):
         "answered",
         "chunked",
         "idle_since",
+        "opened_at",
         "reused",
         "transport",
     )
@@ -73,8 +80,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, pool: Upstream) -> None:
         self._pool = pool
         self.transport: asyncio.Transport | None = None
-        self.reused = self.chunked = False
-        self.idle_since = 0.0
+        self.reused = self.chunked = self.answered = False
+        self.idle_since = self.opened_at = 0.0
         self._paused = False
         self._acked: int | None = None
         self._phase = _HEAD
@@ -115,9 +122,20 @@ class Connection(asyncio.Protocol):
             transport.write(body)
 
     @property
-    def closed_when_full(self) -> bool:
-        """Whether closing it without an answer means that its backend is full."""
-        return self._pool.closes_when_full
+    def busy(self) -> bool:
+        """An answer is awaited or under way."""
+        return self._receiver is not None
+
+    def turned_away(self) -> bool:
+        """Whether its end means that the backend is full. To be asked once, when it has ended.
+
+        It does where it came at the door: at once, without a byte, on a connection that was not used before, from a
+        kind of engine that says so that it is full. A process that dies ends old connections as well; and where
+        nobody is let in any more although nothing of ours is inside, the engine behind the door is gone.
+        """
+        pool = self._pool
+        at_door = not self.reused and not self.answered and time.monotonic() - self.opened_at < _DOOR
+        return pool.closes_when_full and at_door and pool.door_shut()
 
     def unreached(self) -> bool:
         """Whether the peer surely got nothing of the request just written on a reused connection.
@@ -164,6 +182,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is open."""
         self.transport = cast("asyncio.Transport", transport)
+        self.opened_at = time.monotonic()
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -172,7 +191,9 @@ class Connection(asyncio.Protocol):
         if parser is None:  # nothing was asked
             self.abort()
             return
-        self.answered = True
+        if not self.answered:
+            self.answered = True
+            self._pool.doors_shut = 0
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -312,14 +333,16 @@ def _bytes_acked(transport: asyncio.Transport) -> int | None:
 
 
 class Upstream:
-    """The connections of one backend."""
+    """The connections of one backend, or of another plane of it: those to ``url``."""
 
-    def __init__(self, backend: Backend, config: ProxyConfig, *, closes_when_full: bool = False) -> None:
+    def __init__(self, backend: Backend, config: ProxyConfig, *, address: str | None = None) -> None:
         self.backend = backend
-        self.closes_when_full = closes_when_full
-        url = urlsplit(backend.url)
+        self.closes_when_full = False  # these two are its kind's; see EngineDialect
+        self.single_use = False
+        self.doors_shut = 0  # connections closed at the door since it last said anything
+        url = urlsplit(address or backend.url)
         self._address = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
-        self._tls = _tls_context(config.tls) if url.scheme == "https" else None
+        self._tls = _tls_context(config.tls, backend.tls) if url.scheme == "https" else None
         self._config = config
         self.host = url.netloc.rpartition("@")[2].encode()
         self.prefix = url.path.rstrip("/").encode()
@@ -353,6 +376,7 @@ class Upstream:
         """Open a fresh connection.
 
         Raises:
+            TurnedAway: the backend is full.
             OSError: no connection within the timeout (TimeoutError included).
         """
         loop = asyncio.get_running_loop()
@@ -361,10 +385,22 @@ class Upstream:
         try:
             async with asyncio.timeout(self._config.connect_timeout):
                 await loop.create_connection(lambda: connection, host, port, ssl=self._tls)
-        except BaseException:
+        except BaseException as error:
             connection.abort()
+            if self._tls and self.closes_when_full and isinstance(error, _CLOSED_AT_DOOR) and self.door_shut():
+                raise TurnedAway("closed before TLS was up") from error
             raise
         return connection
+
+    def door_shut(self) -> bool:
+        """A connection was closed at the door: count it, and whether somebody is behind that door."""
+        self.doors_shut += 1
+        return self.doors_shut <= _SHUT or self.in_flight > 0
+
+    @property
+    def in_flight(self) -> int:
+        """Connections on which an answer is awaited or under way."""
+        return sum(connection.busy for connection in self.connections)
 
     def opened(self, connection: Connection) -> None:
         """Count a connection in."""
@@ -411,11 +447,16 @@ class Upstream:
             connection.abort()
 
 
-def _tls_context(config: TlsConfig) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=config.ca)
-    if not config.verify:
+_CLOSED_AT_DOOR: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
+
+
+def _tls_context(config: TlsConfig, own: BackendTls) -> ssl.SSLContext:
+    """What is set for the backend itself comes before what holds for all; a certificate and its key stay together."""
+    context = ssl.create_default_context(cafile=own.ca or config.ca)
+    if not (config.verify if own.verify is None else own.verify):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    if config.cert is not None:
-        context.load_cert_chain(config.cert, config.key)
+    cert, key = (config.cert, config.key) if own.cert is None else (own.cert, own.key)
+    if cert is not None:
+        context.load_cert_chain(cert, key)
     return context

@@ -93,20 +93,36 @@ def _bodies(settings: Settings) -> Iterator[Fault]:
 
 
 def _tls(settings: Settings) -> Iterator[Fault]:
-    authorities, cert, key = settings.tls_ca, settings.tls_cert, settings.tls_key
+    given = settings.tls_ca, settings.tls_cert, settings.tls_key
+    for fields, problem in _tls_problems(*given, variable("tls_cert")):
+        yield _fault(problem, *fields)
+
+
+def _backend_tls(settings: Settings) -> Iterator[Fault]:
+    for backend in settings.backends:
+        given = backend.tls_ca, backend.tls_cert, backend.tls_key
+        for fields, problem in _tls_problems(*given, "tls_cert"):
+            yield _fault(f"{fields[0]} of {backend.name!r}: {problem}", "backends")
+
+
+def _tls_problems(
+    authorities: str | None, cert: str | None, key: str | None, cert_name: str
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """(fields, what is wrong with the first of them)."""
     if authorities is not None:
         try:
             ssl.create_default_context(cafile=authorities)
         except ssl.SSLError as error:
-            yield _fault(f"got {authorities!r} ({error.reason or error}), expected certificates as PEM", "tls_ca")
+            problem = f"got {authorities!r} ({error.reason or error}), expected certificates as PEM"
+            yield ("tls_ca",), problem
     if cert is not None:
         try:
             ssl.create_default_context().load_cert_chain(cert, key, password=lambda: "")
         except ssl.SSLError as error:
             problem = f"got {cert!r} ({error.reason or error}), expected a certificate and its unencrypted key as PEM"
-            yield _fault(problem, "tls_cert", "tls_key")
+            yield ("tls_cert", "tls_key"), problem
     elif key is not None:
-        yield _fault(f"a key without {variable('tls_cert')}, expected both", "tls_key", "tls_cert")
+        yield ("tls_key", "tls_cert"), f"a key without {cert_name}, expected both"
 
 
 _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
@@ -118,4 +134,5 @@ _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
     _waits,
     _bodies,
     _tls,
+    _backend_tls,
 )

@@ -49,9 +49,11 @@ class _Engines(BaseModel):
     """The engines behind the gateway.
 
     The short form is a list of URLs. The JSON form takes for each engine `url` and, where wanted, `name` (default:
-    host:port; it names the engine in metrics and logs), `kind` (the engine family, for its health and its gauges),
-    `models` (default: whatever is asked), `api_key` (sent as bearer token in place of the client's), `limit`
-    (a fixed concurrency instead of the adaptive one) and `weight`.
+    host:port; it names the engine in metrics and logs), `kind` (the engine family; default `auto`: found out by
+    asking, see engines.md), `models` (default: whatever is asked), `api_key` (sent as bearer token in place of the
+    client's), `limit` (a fixed concurrency instead of the adaptive one), `weight`, `management_url` and
+    `metrics_url` (where an engine has its health and its gauges on ports of their own, as MindIE has), and
+    `tls_verify`, `tls_ca`, `tls_cert`, `tls_key`, which take the place of the settings of that name for this engine.
     """
 
     backends: Backends = Field(
@@ -60,6 +62,7 @@ class _Engines(BaseModel):
         examples=[
             "http://gpu1:8000,http://gpu2:8000",
             '[{"name": "a", "url": "http://gpu1:8000", "models": ["qwen3-8b"], "limit": 32}]',
+            '[{"url": "https://npu1:1025", "kind": "mindie", "management_url": "https://npu1:1026"}]',
         ],
     )
 

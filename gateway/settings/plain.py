@@ -13,7 +13,7 @@ from gateway.admission.config import (
     QueueConfig,
     ShedConfig,
 )
-from gateway.model import Backend
+from gateway.model import Backend, BackendTls
 from gateway.settings.model import Settings
 
 _FIRST_WAIT: Final = 1.0  # seconds: a person in a chat does not mind a second
@@ -33,6 +33,9 @@ def backends(settings: Settings) -> tuple[Backend, ...]:
             api_key=backend.api_key.get_secret_value() if backend.api_key else None,
             limit=backend.limit,
             weight=backend.weight,
+            management_url=backend.management_url,
+            metrics_url=backend.metrics_url,
+            tls=BackendTls(backend.tls_verify, backend.tls_ca, backend.tls_cert, backend.tls_key),
         )
         for backend in settings.backends
     )

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from gateway.dialects.engines import ENGINES
+from gateway.dialects.engines import AUTO, ENGINES
 
 MASK: Final = "***"
 _SHOWN: Final = 160  # characters of a wrong value that a fault shows
@@ -181,10 +181,25 @@ def clean_url(url: str) -> str:
     return url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
 
 
+KINDS: Final = (AUTO, *ENGINES)
+
+
 def _kind(value: str) -> str:
-    if value not in ENGINES:
+    if value not in KINDS:
         raise ValueError
     return value
+
+
+def _readable(value: str) -> str:
+    try:
+        with Path(value).open("rb"):
+            return value
+    except OSError as error:
+        raise ValueError(error.strerror) from None
+
+
+_Url = Annotated[str, AfterValidator(clean_url)]
+_File = Annotated[str, AfterValidator(_readable)]
 
 
 class BackendSettings(BaseModel):
@@ -193,22 +208,35 @@ class BackendSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    url: Annotated[str, AfterValidator(clean_url)]
-    kind: Annotated[str, AfterValidator(_kind)] = "openai"
+    url: _Url
+    kind: Annotated[str, AfterValidator(_kind)] = AUTO
     models: tuple[str, ...] = ()
     api_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     limit: Annotated[int, Ge(1)] | None = None
     weight: Annotated[float, AllowInfNan(False), Gt(0)] = 1.0
+    management_url: _Url | None = None
+    metrics_url: _Url | None = None
+    tls_verify: bool | None = None
+    tls_ca: _File | None = None
+    tls_cert: _File | None = None
+    tls_key: _File | None = None
 
 
+_HTTP_URL: Final = "an http:// or https:// URL with a host, without credentials, query or fragment"
 BACKEND_FIELDS: Final = {
     "name": "a name of 1 to 100 characters (default: host:port)",
-    "url": "an http:// or https:// URL with a host, without credentials, query or fragment",
-    "kind": f"one of {', '.join(ENGINES)}",
+    "url": _HTTP_URL,
+    "kind": f"one of {', '.join(KINDS)}",
     "models": "a list of model names",
     "api_key": "a text that is not empty",
     "limit": "a whole number of at least 1",
     "weight": "a number above 0",
+    "management_url": _HTTP_URL,
+    "metrics_url": _HTTP_URL,
+    "tls_verify": "true or false",
+    "tls_ca": "a file that can be read",
+    "tls_cert": "a file that can be read",
+    "tls_key": "a file that can be read",
 }
 
 
@@ -307,14 +335,6 @@ def _host(value: str) -> str:
     return value
 
 
-def _readable(value: str) -> str:
-    try:
-        with Path(value).open("rb"):
-            return value
-    except OSError as error:
-        raise ValueError(error.strerror) from None
-
-
 def parse_buckets(value: object) -> object:
     """``{"queue_wait_seconds": [0.1, 1, 10]}`` -> {"queue_wait_seconds": (0.1, 1.0, 10.0)}.
 
@@ -388,7 +408,7 @@ Backends = Annotated[
     BeforeValidator(parse_backends),
     Kind(
         "URLs separated by commas, or a JSON list of objects with url and any of "
-        "name, kind, models, api_key, limit, weight",
+        + ", ".join(name for name in BACKEND_FIELDS if name != "url"),
         "",
         show_backends,
     ),

@@ -1,110 +1,126 @@
+"""What is asked of every kind of engine, and how a kind is found out."""
+
 from __future__ import annotations
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.dialects.base import EngineDialect
-from gateway.dialects.engines import ENGINES
-from gateway.model import Hints
-from tests.dialects.helpers import CAPTURES
+from gateway.dialects.admin import denied
+from gateway.dialects.base import EngineDialect, Plane
+from gateway.dialects.engines import AUTO, ENGINES, GENERIC
+from gateway.dialects.kinds import QUESTIONS, first_model, recognise
+from gateway.dialects.registry import standard
+from gateway.model import Access
+from tests.dialects.helpers import capture
 
-VLLM: EngineDialect = ENGINES["vllm"]
-
-TWO_RANKS = """
-vllm:num_requests_running{engine="0"} 3
-vllm:num_requests_running{engine="1"} 4
-vllm:num_requests_waiting{engine="0"} 1
-vllm:num_requests_waiting{engine="1"} 0
-vllm:kv_cache_usage_perc{engine="0"} 0.2
-vllm:kv_cache_usage_perc{engine="1"} 0.7
-vllm:num_preemptions_total{engine="0"} 5
-vllm:num_preemptions_total{engine="1"} 6
-vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="100"} 1.0
-vllm:cache_config_info{block_size="16",engine="1",num_gpu_blocks="100"} 1.0
-"""
-SGLANG = """
-sglang:num_running_reqs{a="b"} 5.0
-sglang:num_queue_reqs{a="b"} 2.0
-sglang:token_usage{a="b"} 0.25
-sglang:max_total_num_tokens{a="b"} 1000.0
-"""
-MINDIE = """
-num_requests_running{model_name="m"} 5
-num_requests_waiting{model_name="m"} 6
-npu_cache_usage_perc{model_name="m"} 0.5
-num_preemptions_total{model_name="m"} 7
-"""
+ALL = sorted(ENGINES)
 
 
-def test_gauges_of_a_real_vllm_under_load() -> None:
-    text = (CAPTURES / "vllm" / "metrics_under_load.txt").read_text()
-    assert VLLM.hints(text) == Hints(4.0, 2.0, 0.0009768009768009733, 524_288, 0.0)
+@pytest.mark.parametrize("kind", ALL)
+def test_every_kind_has_its_questions(kind: str) -> None:
+    engine: EngineDialect = ENGINES[kind]
+    assert engine.kind == kind
+    assert engine.gauges
+    assert engine.health[-1].plane is Plane.SERVING  # the last word is the port's that serves
 
 
-def test_gauges_of_a_real_llamacpp() -> None:
-    text = (CAPTURES / "llamacpp" / "metrics_after.txt").read_text()
-    assert ENGINES["llamacpp"].hints(text) == Hints(running=0.0, waiting=0.0)
+@pytest.mark.parametrize("kind", ALL)
+def test_questions_change_nothing_and_work_no_engine(kind: str) -> None:
+    engine = ENGINES[kind]
+    paths = [probe.path for probe in engine.health] + [path for gauges in engine.gauges for path in gauges.paths]
+    for path in [*paths, *QUESTIONS]:
+        assert not denied("GET", path)
+        assert standard().resolve("GET", path)[1].access is Access.BYPASS
+    assert "/health" not in [probe.path for probe in ENGINES["sglang"].health]  # generates a token
+    assert not any("timed" in path for path in paths)  # MindIE's, which runs an inference
+
+
+def test_mindie_is_asked_for_life_and_not_for_readiness() -> None:
+    assert all("ready" not in probe.path for probe in ENGINES["mindie"].health)  # 503 where it is merely busy
+    assert ENGINES["mindie"].closes_when_full
+    assert ENGINES["mindie"].single_use
+    assert not any(engine.single_use for kind, engine in ENGINES.items() if kind != "mindie")
+
+
+def test_auto_and_the_generic_kind() -> None:
+    assert AUTO not in ENGINES
+    assert GENERIC in ENGINES
+
+
+def models(*owners: object) -> bytes:
+    return orjson.dumps(
+        {"object": "list", "data": [{"id": f"m{n}", "owned_by": owner} for n, owner in enumerate(owners)]}
+    )
 
 
 @pytest.mark.parametrize(
-    ("text", "hints"),
+    ("path", "body", "kind"),
     [
-        (TWO_RANKS, Hints(7, 1, 0.7, 3200, 11)),
-        (SGLANG, Hints(5, 2, 0.25, 1000)),
-        (MINDIE, Hints(5, 6, 0.5, None, 7)),
-        ('vllm:gpu_cache_usage_perc{model_name="m"} 0.5\n', Hints(kv_usage=0.5)),
-        ("vllm:kv_cache_usage_perc{} 0.5\nvllm:gpu_cache_usage_perc{} 0.9\n", Hints(kv_usage=0.5)),
-        ('vllm:cache_config{num_gpu_blocks="10",block_size="8"} 1.0', Hints(kv_capacity_tokens=80)),
-        ('vllm:cache_config_info{num_gpu_blocks="None",block_size="8"} 1.0', Hints()),
-        ('vllm:cache_config_info{user_block_size="4",num_gpu_blocks_override="9"} 1.0', Hints()),
-        ('vllm:num_requests_waiting_by_reason{reason="capacity"} 9\n', Hints()),
-        ("tgi_batch_current_size 3\ntgi_queue_size 4\n", Hints(3, 4)),
-        (
-            "lmdeploy:num_requests_running 1\nlmdeploy:num_requests_waiting 2\nlmdeploy:gpu_cache_usage_perc 0.1\n",
-            Hints(1, 2, 0.1),
-        ),
-        ("llamacpp:requests_processing 1\nllamacpp:kv_cache_usage_ratio 1.5\n", Hints(running=1, kv_usage=1.0)),
-        ('tgi_queue_size{m="a}b"} 4 1700000000\n', Hints(waiting=4)),
-        ("tgi_queue_size\t4", Hints(waiting=4)),
-        ("tgi_queue_size NaN\n", Hints()),
-        ("tgi_queue_size +Inf\n", Hints()),
-        ("tgi_queue_size -1\n", Hints()),
-        ("tgi_queue_size x\n", Hints()),
-        ("tgi_queue_size \n", Hints()),
-        ('tgi_queue_size{a="b" 4\n', Hints()),
-        ("# HELP tgi_queue_size 4\n", Hints()),
-        ("", Hints()),
-        ('{"error":"not metrics"}', Hints()),
+        ("/v1/models", models("vllm"), "vllm"),
+        ("/v1/models", models("sglang"), "sglang"),
+        ("/v1/models", models("lmdeploy"), "lmdeploy"),
+        ("/v1/models", models("llamacpp"), "llamacpp"),
+        ("/v1/models", models("MindIE Server"), "mindie"),
+        ("/v1/models", models("somebody", "vllm"), "vllm"),
+        ("/v1/models", models("openai"), None),
+        ("/v1/models", models(None, 7), None),
+        ("/v1/models", b'{"data":{"owned_by":"vllm"}}', None),
+        ("/v1/models", b'{"data":["vllm"]}', None),
+        ("/version", b'{"version":"0.32.0"}', "vllm"),
+        ("/version", b'{"version":"1","build":"x"}', None),
+        ("/props", b'{"default_generation_settings":{},"total_slots":4}', "llamacpp"),
+        ("/props", b"{}", None),
+        ("/info", b'{"model_id":"a","max_concurrent_requests":128,"router":"text-generation-router"}', "tgi"),
+        ("/info", b'{"max_batch_size":200,"models":[]}', None),
+        ("/get_model_info", b'{"model_path":"a","is_generation":true}', "sglang"),
+        ("/get_model_info", b'{"detail":"Not Found"}', None),
+        ("/v2", b'{"name":"triton","version":"2.60.0","extensions":[]}', "triton"),
+        ("/v2", b'{"name":"MindIE Server","version":"3.0.0"}', "mindie"),
+        ("/v2", b'{"name":"kserve"}', None),
+        ("/v2", b"no json", None),
+        ("/v2", b"[1]", None),
+    ],
+)  # fmt: skip
+def test_an_answer_gives_the_kind_away_or_nothing(path: str, body: bytes, kind: str | None) -> None:
+    assert recognise(path, 200, body) == kind
+    assert recognise(path, 404, body) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "kind"),
+    [
+        ("vllm/models", "/v1/models", "vllm"),
+        ("vllm/version", "/version", "vllm"),
+        ("llamacpp/models", "/v1/models", "llamacpp"),
+        ("llamacpp/props", "/props", "llamacpp"),
     ],
 )
-def test_gauges_old_and_new(text: str, hints: Hints) -> None:
-    assert VLLM.hints(text) == hints
+def test_real_engines_are_recognised(name: str, path: str, kind: str) -> None:
+    reply = capture(name)
+    assert recognise(path, reply.status, reply.body) == kind
 
 
-@given(st.text())
-def test_any_text_has_gauges_or_none(text: str) -> None:
-    hints = VLLM.hints(text)
-    assert hints.kv_usage is None or 0 <= hints.kv_usage <= 1
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (models("vllm"), "m0"),
+        (b'{"data":[{"id":7},{"id":"b"}]}', "b"),
+        (b'{"data":[7]}', None),
+        (b'{"data":7}', None),
+        (b"[]", None),
+        (b"no json", None),
+    ],
+)
+def test_a_model_s_name_is_found(body: bytes, name: str | None) -> None:
+    assert first_model(body) == name
 
 
-@given(st.lists(st.sampled_from([
-    "vllm:num_requests_running", "vllm:cache_config_info", "sglang:max_total_num_tokens", '{a="b"}', "{", "}", " ",
-    "\n", "1", "1e308", "9" * 30, "nan", 'num_gpu_blocks="7",block_size="16"', "\x00",
-])).map("".join))  # fmt: skip
-def test_any_lines_have_gauges_or_none(text: str) -> None:
-    VLLM.hints(text)
-
-
-@pytest.mark.parametrize("kind", ["openai", "vllm", "sglang", "llamacpp", "mindie", "tgi", "lmdeploy"])
-def test_every_kind_has_its_questions(kind: str) -> None:
-    engine = ENGINES[kind]
-    assert engine.kind == kind
-    assert engine.health.path.startswith("/")
-    assert engine.metrics is not None
-    assert engine.metrics.path == "/metrics"
-
-
-def test_questions_do_not_work_the_engine() -> None:
-    assert ENGINES["sglang"].health.path == "/ready"  # its /health generates a token
-    assert ENGINES["mindie"].health.path == "/v1/models"  # its health routes are on another port
+@given(st.sampled_from(sorted(QUESTIONS)), st.binary() | st.recursive(
+    st.none() | st.integers(-5, 5) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["data", "owned_by", "name", "version"]), inner),
+).map(orjson.dumps))  # fmt: skip
+def test_any_answer_is_read(path: str, body: bytes) -> None:
+    assert recognise(path, 200, body) in {None, *ENGINES}
+    first_model(body)

@@ -6,11 +6,10 @@ import asyncio
 
 import pytest
 
-from gateway.dialects.engines import ENGINES
 from gateway.model import Backend, Health
 from gateway.proxy.config import ProbeConfig
 from gateway.proxy.gate import Gate
-from gateway.proxy.prober import Prober, _Watch
+from gateway.proxy.prober import Prober, Watch
 from gateway.proxy.upstream import Upstream
 from tests.proxy.helpers import (
     CHAT,
@@ -42,9 +41,10 @@ class Probing:
 
     def __init__(self, url: str, **changes: float) -> None:
         self.controller = CountingController(["a"])
-        config = ProbeConfig(**{"interval": 0.001, "timeout": GUARD, "failures": 3, "successes": 2, **changes})  # type: ignore[arg-type]
-        self.upstream = Upstream(Backend("a", url), proxy_config(connect_timeout=0.2))
-        self.watch = _Watch(config, self.upstream, ENGINES["vllm"], Gate(self.controller))
+        probe = ProbeConfig(**{"interval": 0.001, "timeout": GUARD, "failures": 3, "successes": 2, **changes})  # type: ignore[arg-type]
+        config = proxy_config(connect_timeout=0.2, probe=probe)
+        self.upstream = Upstream(Backend("a", url, kind="vllm"), config)
+        self.watch = Watch(config, self.upstream, Gate(self.controller))
 
     async def probe(self, times: int = 1) -> list[Health]:
         for _ in range(times):
@@ -163,16 +163,16 @@ async def test_C10_one_backend_in_a_black_hole_disturbs_no_other(engine: Scripte
     """Nothing answers there, not even with a refusal: its probe waits for its own timeout, alone."""
     controller = CountingController(["hole", "good"])
     gate = Gate(controller)
-    config = proxy_config(connect_timeout=GUARD)
-    hole, good = Upstream(Backend("hole", "http://192.0.2.1:1"), config), Upstream(Backend("good", engine.url), config)
+    config = proxy_config(connect_timeout=GUARD, probe=ProbeConfig(interval=0.001))
+    hole = Upstream(Backend("hole", "http://192.0.2.1:1"), config)
+    good = Upstream(Backend("good", engine.url), config)
     waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def never() -> None:
         await waiting
 
     hole.connect = never  # type: ignore[method-assign,assignment]
-    engines = {"hole": ENGINES["vllm"], "good": ENGINES["vllm"]}
-    prober = Prober(ProbeConfig(interval=0.001), {"hole": hole, "good": good}, engines, gate)
+    prober = Prober(config, {"hole": hole, "good": good}, gate)
     prober.start()
     await wait_until(lambda: len(engine.probes) >= 10)
     assert controller.health == {"hole": [], "good": [Health.UP]}
@@ -184,18 +184,12 @@ async def test_a_probe_that_breaks_is_tried_again(engine: ScriptedBackend, caplo
     probing = Probing(engine.url)
     calls = 0
 
-    def broken(_text: str) -> None:
+    async def broken(_in_flight: int) -> None:
         nonlocal calls
         calls += 1
         raise ZeroDivisionError
 
-    class Broken:
-        kind = "broken"
-        health = ENGINES["vllm"].health
-        metrics = ENGINES["vllm"].metrics
-        hints = staticmethod(broken)
-
-    probing.watch._engine = Broken()  # type: ignore[assignment]
+    probing.watch._hints.read = broken  # type: ignore[assignment]
     task = asyncio.create_task(probing.watch.run())
     await wait_until(lambda: calls >= 3)
     task.cancel()

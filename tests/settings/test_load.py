@@ -72,7 +72,8 @@ def test_backends_take_all_fields_in_json(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(
         "GATEWAY_BACKENDS",
         '[{"name": "a", "url": "https://x/", "kind": "mindie", "models": ["m"],'
-        ' "api_key": "k", "limit": 3, "weight": 2}]',
+        ' "api_key": "k", "limit": 3, "weight": 2, "management_url": "https://x:1026/",'
+        ' "metrics_url": "https://x:1027", "tls_verify": false}]',
     )
     (backend,) = load().settings.backends
     assert backend.api_key is not None
@@ -84,7 +85,44 @@ def test_backends_take_all_fields_in_json(monkeypatch: pytest.MonkeyPatch) -> No
         "models": ("m",),
         "limit": 3,
         "weight": 2.0,
+        "management_url": "https://x:1026",
+        "metrics_url": "https://x:1027",
+        "tls_verify": False,
+        "tls_ca": None,
+        "tls_cert": None,
+        "tls_key": None,
     }
+
+
+def test_a_backend_s_kind_is_found_out_where_it_is_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "GATEWAY_BACKENDS", '["http://a:1", {"url": "http://b:1"}, {"url": "http://c:1", "kind": "tgi"}]'
+    )
+    assert [backend.kind for backend in load().settings.backends] == ["auto", "auto", "tgi"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ('"tls_ca": "FILE"', "tls_ca of 'a:1': got 'FILE' ("),
+        ('"tls_cert": "FILE"', "tls_cert of 'a:1': got 'FILE' ("),
+        ('"tls_key": "FILE"', "tls_key of 'a:1': a key without tls_cert, expected both"),
+        (
+            '"tls_ca": "/nowhere/ca.pem"',
+            "GATEWAY_BACKENDS[0].tls_ca: got '/nowhere/ca.pem' (No such file or directory), expected a",
+        ),
+        ('"metrics_url": "a:1"', "GATEWAY_BACKENDS[0].metrics_url: got 'a:1', expected an http:// or https:// URL"),
+    ],
+)
+def test_certificates_and_planes_of_a_backend_are_checked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fields: str, problem: str
+) -> None:
+    file = tmp_path / "no.pem"
+    file.write_text("no certificate", encoding="utf-8")
+    monkeypatch.setenv("GATEWAY_BACKENDS", f'[{{"url": "https://a:1", {fields.replace("FILE", str(file))}}}]')
+    (fault,) = load().faults
+    assert problem.replace("FILE", str(file)) in str(fault)
+    assert fault.fatal
 
 
 def test_every_fault_is_listed_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -108,7 +146,7 @@ def test_every_fault_is_listed_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path
         "GATEWAY_BAKENDS: no such setting (got 'http://a'); did you mean GATEWAY_BACKENDS?",
         "GATEWAY_BACKENDS[0].url: got 'htp://a', expected an http:// or https:// URL",
         "GATEWAY_BACKENDS[1].limt: no such key; did you mean limit?",
-        "GATEWAY_BACKENDS[1].kind: got 'vlm', expected one of openai, vllm, ",
+        "GATEWAY_BACKENDS[1].kind: got 'vlm', expected one of auto, openai, vllm, ",
         "GATEWAY_BACKENDS[2]: got neither, expected a URL or an object with url",
         "GATEWAY_BACKENDS[3].url: is missing, expected an http",
         "GATEWAY_LIMIT_MIN: got 50, expected at most GATEWAY_LIMIT_MAX=20",

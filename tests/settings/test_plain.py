@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from gateway.admission.config import AdmissionConfig, LaneConfig
-from gateway.model import Backend
+from gateway.model import Backend, BackendTls
 from gateway.settings.model import Settings
 from gateway.settings.plain import admission_config, backends, lanes
 
@@ -87,6 +88,15 @@ def test_a_bare_wait_is_for_all_lanes() -> None:
 def test_backends_carry_their_key_in_the_clear_and_hide_it_in_their_repr() -> None:
     settings = Settings.model_validate({"backends": '[{"url": "http://a:1", "api_key": "k", "limit": 3}]'})
     (backend,) = backends(settings)
-    assert backend == Backend("a:1", "http://a:1", api_key="k", limit=3)
+    assert backend == Backend("a:1", "http://a:1", "auto", api_key="k", limit=3)
     assert "'k'" not in repr(backend)
     assert "'k'" not in repr(settings)
+
+
+def test_what_a_backend_says_of_planes_and_certificates_is_its_own(tmp_path: Path) -> None:
+    file = str(tmp_path / "a.pem")
+    Path(file).touch()
+    entry = {"url": "https://a:1", "management_url": "https://a:2", "metrics_url": "https://a:3", "tls_verify": False}
+    (backend,) = backends(Settings.model_validate({"backends": [entry | {"tls_ca": file, "name": "a"}]}))
+    assert (backend.management_url, backend.metrics_url) == ("https://a:2", "https://a:3")
+    assert backend.tls == BackendTls(verify=False, ca=file)
