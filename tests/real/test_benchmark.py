@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 import urllib.request
 from array import array
@@ -31,7 +32,7 @@ from tests.telemetry.entries import ended, entry, refused
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]  # the first use downloads a wheel
 
 TABLES = ROOT / ".cache" / "agreement"
-ATTEMPTS = 4  # a run during which the machine was busy with something else says nothing
+ATTEMPTS = 4
 
 
 @pytest.fixture(params=["0.33", "0.32"])
@@ -191,21 +192,24 @@ def test_a_benchmark_of_llamacpp_is_what_the_report_says(run: Run, engine: Llama
 def agree(run: Run, engine: str, model: str, folder: Path) -> None:
     """Benchmark ``engine`` through a gateway and hold the report to what vLLM's client says.
 
-    The last table is kept under .cache/agreement.
+    What a busy machine does to one run it does not do to the next, so each figure must agree in one of a few; a figure
+    that is defined otherwise agrees in none. The last table is kept under .cache/agreement.
     """
     available(run.version)
     backend = json.dumps([{"name": "engine", "url": engine, "limit": run.limit}])
     records = folder / "records.jsonl"
     with running_gateway(folder, backends=backend, records_file=str(records)) as gateway:
+        apart = set(BOUNDS)
         for attempt in range(ATTEMPTS):
             theirs, ours, query = both(run, gateway, model, attempt)
-            table, apart = compared(theirs["result"], ours)
+            table, found = compared(theirs["result"], ours)
+            apart &= found
             TABLES.mkdir(parents=True, exist_ok=True)
             (TABLES / f"{run.name}.txt").write_text(table)
             if not apart:
                 break
         same_block(theirs["printed"], gateway, query)
-    assert not apart, f"apart: {', '.join(apart)}\n{table}"
+    assert not apart, f"apart in every run: {', '.join(sorted(apart))}\n{table}"
     assert (ours["failed"] > 0) is run.failing
     assert ours["gateway"]["engine_attempts"] == ours["completed"]
     from_file(run, records, ours)
@@ -239,20 +243,22 @@ PEAKS = ("max_output_tokens_per_s", "max_concurrent_requests")  # within 2 %
 SHOWN = ("duration", "request_goodput", "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms", "p99_e2el_ms")
 
 
-def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, list[str]]:
+BOUNDS = {  # share of vLLM's figure, and an amount: the larger one is allowed
+    **dict.fromkeys(EXACT, (0.0, 0.0)),
+    **dict.fromkeys(CLOSE, (0.01, 0.0)),
+    **dict.fromkeys(TTFT, (0.02, 20.0)),
+    **dict.fromkeys(PEAKS, (0.02, 0.0)),
+}
+
+
+def compared(theirs: dict[str, Any], ours: dict[str, Any]) -> tuple[str, set[str]]:
     """A table of both, and the names of the figures that are further apart than they may be."""
-    bounds = {
-        **dict.fromkeys(EXACT, (0.0, 0.0)),
-        **dict.fromkeys(CLOSE, (0.01, 0.0)),
-        **dict.fromkeys(TTFT, (0.02, 20.0)),
-        **dict.fromkeys(PEAKS, (0.02, 0.0)),
-        **dict.fromkeys(SHOWN, (1.0, 1e9)),
-    }
-    apart, lines = [], [f"{'figure':<26}{'vllm bench':>12}{'report':>12}{'apart':>10}"]
-    for name, (share, plus) in bounds.items():
+    apart, lines = set(), [f"{'figure':<26}{'vllm bench':>12}{'report':>12}{'apart':>10}"]
+    for name in (*BOUNDS, *SHOWN):
         difference = ours[name] - theirs[name]
-        if abs(difference) > max(share * abs(theirs[name]), plus):
-            apart.append(name)
+        share, amount = BOUNDS.get(name, (1.0, math.inf))
+        if abs(difference) > max(share * abs(theirs[name]), amount):
+            apart.add(name)
         percent = 100.0 * difference / theirs[name] if theirs[name] else 0.0
         lines.append(f"{name:<26}{theirs[name]:>12.2f}{ours[name]:>12.2f}{percent:>8.2f} %")
     return "\n".join(lines) + "\n", apart
