@@ -32,6 +32,9 @@ HUGE_PROMPT: Final = 32_768
 SOON: Final = 1_000
 """Output tokens that a huge prompt's answer may have for the next huge prompt to wait for its end."""
 
+WARM: Final = 8
+"""Gaps after which bursts can be told from single tokens."""
+
 STALL_SECONDS: Final = 0.5
 STALL_TOKENS: Final = 5
 TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
@@ -88,7 +91,7 @@ class Window:
         self.busy_sum = 0
         self.busy_whole = 0
         self.ticks = 0
-        self.starts = 0
+        self.starts = 0  # streams sent
         self.held_ticks = 0
         self.huge_ticks = 0
         self.stalls = 0
@@ -131,7 +134,6 @@ class Window:
         if not self.inflight:
             self.last_byte = running.sent
         self.inflight += 1
-        self.starts += 1
         running.low = self.inflight <= LOW_CONCURRENCY
         self.tokens += running.ticket.work.tokens
         self.running[running.id] = running
@@ -226,18 +228,18 @@ class Streaming(Running):
     """One stream in flight."""
 
     __slots__ = (
-        "_burst", "_choices", "_events", "_first", "_huge", "_last", "_lasting", "_long", "_objective", "_open",
-        "_reading", "_seen", "_stalled",
+        "_burst", "_choices", "_huge", "_last", "_lasting", "_long", "_mean", "_objective", "_open",
+        "_reading", "_seen", "_stalled", "_warm",
     )  # fmt: skip
 
     def __init__(self, permit_id: int, ticket: Ticket, window: Window, now: float, objective: float | None) -> None:
         super().__init__(permit_id, ticket, window, now)
         self._objective = objective  # TTFT, seconds
         self._choices = ticket.shape.choices  # so many sequences share the stream
-        self._first = now
         self._last: float | None = None
-        self._events = 0
-        self._burst = 1
+        self._mean = 0.0  # gap, lately, while few were in flight
+        self._warm = 0  # gaps that it rests on
+        self._burst = 0  # events that came with the last long gap; 0: not known yet
         self._seen = 0
         self._stalled = False
         self._open = False
@@ -255,6 +257,7 @@ class Streaming(Running):
     def begin(self) -> None:
         """It was sent."""
         self._open = True
+        self.window.starts += 1
         self.window.long += self._long
         self._count_unstarted(1)
 
@@ -284,28 +287,32 @@ class Streaming(Running):
             return
         self._last = now
         gap = now - last
-        self._events += events
         if gap > STALL_SECONDS:
             self._check_stall()
         if window.inflight <= LOW_CONCURRENCY:
-            self._sample_base(gap, events, now)
+            self._sample_base(gap, events)
         window.stream_seconds += gap * self._choices
         window.stream_tokens += events
         self._seen = window.stream_tokens
         self._stalled = False
 
-    def _sample_base(self, gap: float, events: int, now: float) -> None:
+    def _sample_base(self, gap: float, events: int) -> None:
         # Engines that emit several tokens at once have gaps of nearly nothing among long ones: a burst is one sample.
-        if gap * self._events < 0.2 * (now - self._first):
-            self._burst += events
+        self._mean += 0.2 * (gap / events - self._mean)
+        self._warm += 1
+        if self._warm <= WARM:
             return
-        self.window.base_stream.add(gap * self._choices / self._burst)
+        if gap < 0.2 * self._mean:
+            self._burst += events if self._burst else 0
+            return
+        if self._burst:
+            self.window.base_stream.add(gap * self._choices / self._burst)
         self._burst = events
 
     def _first_token(self, now: float) -> None:
         if not self._open:
             return
-        self._first = self._last = now
+        self._last = now
         self._count_unstarted(-1)
         window = self.window
         window.firsts += 1

@@ -1,0 +1,332 @@
+from __future__ import annotations
+
+from itertools import count
+from math import inf
+
+import pytest
+
+from gateway.admission.window import Running, Streaming, Window
+from gateway.model import Ticket, Usage
+from tests.admission.helpers import ticket
+
+PERMITS = count(1)
+
+
+def stream(
+    window: Window, request: Ticket | None = None, now: float = 0.0, objective: float | None = None
+) -> Streaming:
+    running = Streaming(next(PERMITS), request or ticket(), window, now, objective)
+    window.enter(running)
+    return running
+
+
+def whole(window: Window, request: Ticket | None = None, now: float = 0.0) -> Running:
+    running = Running(next(PERMITS), request or ticket(stream=False), window, now)
+    window.enter(running)
+    return running
+
+
+def tokens(running: Streaming, times: int, gap: float, start: float = 1.0) -> float:
+    for i in range(times):
+        running.output(1, start + i * gap)
+    return start + (times - 1) * gap
+
+
+# ------------------------------------------------------------------------------------------------------ streams
+
+
+def test_the_pace_is_the_gaps_between_outputs_and_not_the_time_to_the_first() -> None:
+    window = Window()
+    running = stream(window)
+    tokens(running, 11, 0.02, start=5.0)
+    assert window.new_seconds == pytest.approx(0.2)
+    assert window.new_tokens == 10
+    window.restart()
+    assert (window.new_seconds, window.new_tokens) == (0.0, 0)
+
+
+def test_several_sequences_in_one_stream_share_its_time() -> None:
+    window = Window()
+    running = stream(window, ticket(choices=4))
+    running.output(4, 1.0)
+    running.output(4, 1.1)
+    assert window.new_seconds / window.new_tokens == pytest.approx(0.1)
+
+
+def test_a_request_is_unstarted_until_its_first_token_or_its_end() -> None:
+    window = Window()
+    one, other = stream(window), stream(window)
+    assert window.unstarted == 2
+    one.output(1, 1.0)
+    assert (window.unstarted, one.started, other.started) == (1, True, False)
+    window.leave(other.id)
+    window.leave(one.id)
+    assert (window.unstarted, window.inflight, window.tokens) == (0, 0, 0)
+
+
+def test_output_after_the_end_changes_nothing() -> None:
+    window = Window()
+    late = stream(window)
+    window.leave(late.id)
+    late.output(1, 1.0)
+    assert window.unstarted == 0
+    assert not late.started
+
+
+@pytest.mark.parametrize(("prompt", "counts"), [(2_047, (0, 0, 0)), (2_048, (1, 0, 0)), (8_192, (1, 1, 0))])
+def test_long_prompts_are_counted_until_they_are_read(prompt: int, counts: tuple[int, int, int]) -> None:
+    window = Window()
+    running = stream(window, ticket(prompt))
+    assert (window.reading, window.long, window.huge) == counts
+    running.output(1, 1.0)
+    assert (window.reading, window.long, window.huge) == (0, 0, 0)
+    window.leave(running.id)
+    assert (window.reading, window.long, window.huge) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("output", "after_first"), [(300, 1), (5_000, 0)])
+def test_a_huge_prompt_with_a_short_answer_counts_as_long_to_its_end(output: int, after_first: int) -> None:
+    window = Window()
+    running = stream(window, ticket(120_000, output))
+    assert (window.long, window.huge) == (1, 1)
+    running.output(1, 1.0)
+    assert (window.long, window.huge) == (after_first, 0)
+    window.leave(running.id)
+    assert window.long == 0
+
+
+def test_one_that_leaves_before_its_first_token_clears_every_count() -> None:
+    window = Window()
+    running = stream(window, ticket(120_000, 300))
+    window.leave(running.id)
+    assert (window.reading, window.long, window.huge, window.unstarted) == (0, 0, 0, 0)
+
+
+def test_ttft_is_sampled_against_its_objective_and_only_for_what_was_sent_after_the_cut() -> None:
+    window = Window()
+    stream(window, now=1.0, objective=2.0).output(1, 2.0)
+    window.cut_at = 3.0
+    stream(window, now=3.0, objective=2.0).output(1, 9.0)
+    stream(window, now=3.5).output(1, 9.0)  # no objective
+    stream(window, now=4.0, objective=0.5).output(1, 5.0)
+    assert list(window.ttft) == [(2.0, 0.5), (5.0, 2.0)]
+
+
+# ------------------------------------------------------------------------------------------- the unloaded pace
+
+
+def test_the_unloaded_pace_is_learned_from_few_in_flight_only() -> None:
+    window = Window()
+    running = [stream(window) for _ in range(5)]
+    for each in running:
+        tokens(each, 10, 0.5)
+    assert window.base_stream.value is None
+    window.leave(running.pop().id)
+    for each in running:
+        tokens(each, 60, 0.02, start=20.0)
+    assert window.base_stream.value == pytest.approx(0.02)
+
+
+def test_a_stream_that_lived_through_a_crowd_tells_the_unloaded_pace_soon() -> None:
+    window = Window()
+    running = [stream(window) for _ in range(5)]
+    for each in running:
+        tokens(each, 100, 1.0)
+    window.leave(running.pop().id)
+    tokens(running[0], 40, 0.02, start=200.0)
+    assert window.base_stream.value == pytest.approx(0.02)
+
+
+def test_tokens_that_come_in_bursts_are_one_sample() -> None:
+    window = Window()
+    running = stream(window)
+    now = 0.0
+    for _ in range(40):
+        now += 0.08
+        for i in range(4):
+            running.output(1, now + i * 1e-5)
+    assert window.base_stream.value == pytest.approx(0.02, rel=0.01)
+
+
+def test_several_events_at_once_are_one_sample() -> None:
+    window = Window()
+    running = stream(window)
+    for i in range(20):
+        running.output(4, 0.08 * i)
+    assert window.base_stream.value == pytest.approx(0.02)
+
+
+def test_the_unloaded_ttft_is_learned_from_prompts_that_are_read_at_once() -> None:
+    window = Window()
+    for i in range(5):
+        for prompt, ttft in ((100, 0.3), (4_000, 2.0)):
+            running = stream(window, ticket(prompt), now=10.0 * i)
+            running.output(1, 10.0 * i + ttft)
+            window.leave(running.id)
+    assert window.base_ttft.value == pytest.approx(0.3)
+
+
+# ------------------------------------------------------------------------------------------ answers in one piece
+
+
+def test_the_pace_of_a_whole_answer_is_its_time_over_the_reported_tokens() -> None:
+    window = Window()
+    window.whole_answer(whole(window), Usage(completion_tokens=50), 5.0)
+    assert (window.whole_seconds, window.whole_tokens) == (5.0, 50.0)
+
+
+@pytest.mark.parametrize(
+    ("request_", "usage", "expected"),
+    [
+        (ticket(output=40, stream=False), None, 40.0),  # as predicted
+        (ticket(output=40, stream=False), Usage(prompt_tokens=9), 40.0),
+        (ticket(output=40, stream=False), Usage(completion_tokens=0), 1.0),
+        (ticket(stream=False, choices=4), Usage(completion_tokens=200), 50.0),
+        (ticket(stream=False, generates=False), None, 1.0),  # an embedding is one token
+    ],
+)
+def test_the_tokens_of_a_whole_answer(request_: Ticket, usage: Usage | None, expected: float) -> None:
+    window = Window()
+    window.whole_answer(whole(window, request_), usage, 5.0)
+    assert window.whole_tokens == expected
+
+
+def test_a_request_of_which_nothing_was_read_teaches_only_with_usage() -> None:
+    window = Window()
+    unknown = ticket(prompt=0, stream=False)
+    window.whole_answer(whole(window, unknown), None, 0.001)
+    assert (window.whole_tokens, window.whole_answers) == (0.0, 1)
+    window.whole_answer(whole(window, unknown), Usage(completion_tokens=7), 1.0)
+    assert window.whole_tokens == 7.0
+
+
+def test_answers_to_what_was_sent_before_the_last_step_are_not_counted() -> None:
+    window = Window()
+    early, late = whole(window), whole(window, now=2.0)
+    window.cut_at = 1.0
+    window.whole_answer(early, None, 3.0)
+    window.whole_answer(late, None, 3.0)
+    assert window.whole_seconds == 1.0
+    assert window.whole_answers == 2
+    assert window.e2e == pytest.approx(3.0 - 0.05 * 2.0)
+
+
+def test_the_unloaded_pace_of_whole_answers_needs_few_in_flight_at_both_ends() -> None:
+    window = Window()
+    running = [whole(window) for _ in range(6)]
+    for each in running[:4]:
+        window.whole_answer(each, Usage(completion_tokens=10), 1.0)  # six in flight
+    for each in running[:4]:
+        window.leave(each.id)
+    window.whole_answer(running[5], Usage(completion_tokens=10), 2.0)  # it was the sixth
+    for _ in range(5):
+        each = whole(window, now=2.0)
+        window.whole_answer(each, Usage(completion_tokens=10), 3.0)
+        window.leave(each.id)
+    assert window.base_whole.value == pytest.approx(0.1)
+
+
+def test_a_whole_answer_gives_only_signs_of_life() -> None:
+    window = Window()
+    running = whole(window)
+    running.output(3, 7.0)
+    running.check_silence(9.0)
+    assert (window.last_byte, window.new_tokens, window.stalls, running.started) == (7.0, 0, 0, False)
+    assert (window.unstarted, window.whole) == (0, 1)
+    window.leave(running.id)
+    assert window.whole == 0
+
+
+# ---------------------------------------------------------------------------------------------------- stalls
+
+
+def test_a_stream_that_is_silent_while_the_others_go_on_is_stalled_once() -> None:
+    window = Window()
+    silent, busy = stream(window), stream(window)
+    silent.output(1, 1.0)
+    end = tokens(busy, 40, 0.05)
+    window.count_silent(end)
+    window.count_silent(end)
+    assert window.stalls == 1
+    silent.output(1, end + 0.01)  # it goes on: the same stall
+    assert window.stalls == 1
+    end = tokens(busy, 40, 0.05, start=end + 0.05)
+    silent.output(1, end)
+    assert window.stalls == 2
+
+
+def test_where_all_are_silent_nobody_is_stalled() -> None:
+    window = Window()
+    running = [stream(window) for _ in range(3)]
+    for i in range(10):
+        for each in running:
+            each.output(1, 1.0 + 0.05 * i)
+    for each in running:  # two seconds of somebody's prefill
+        each.output(1, 4.0)
+    window.count_silent(4.1)
+    assert window.stalls == 0
+
+
+def test_one_without_a_first_token_is_not_stalled() -> None:
+    window = Window()
+    stream(window)
+    tokens(stream(window), 100, 0.05)
+    window.count_silent(10.0)
+    assert window.stalls == 0
+
+
+# ---------------------------------------------------------------------------------------------------- samples
+
+
+def test_what_stands_is_the_least_of_the_window() -> None:
+    window = Window()
+    window.tick()
+    assert window.standing == 0
+    window.restart()
+    running = [stream(window) for _ in range(3)]
+    window.tick()
+    assert window.standing == 3
+    running[0].output(1, 1.0)
+    window.tick()
+    stream(window)
+    window.tick()
+    assert window.standing == 2
+
+
+def test_a_prompt_that_is_being_read_is_not_standing() -> None:
+    window = Window()
+    stream(window, ticket(4_000))
+    stream(window, ticket(4_000))
+    window.tick()
+    assert window.standing == 1
+
+
+def test_while_a_huge_prompt_is_read_nothing_is_said_of_standing() -> None:
+    window = Window()
+    huge = stream(window, ticket(100_000))
+    window.tick()
+    assert window.standing == inf
+    assert window.blameless
+    huge.output(1, 1.0)
+    window.tick()
+    window.tick()
+    assert window.standing == 0
+    assert not window.blameless
+
+
+def test_a_window_counts_busy_time_and_held_ticks() -> None:
+    window = Window()
+    stream(window)
+    whole(window)
+    window.held = True
+    window.tick()
+    window.tick()
+    assert window.age == pytest.approx(0.2)
+    assert (window.busy_sum, window.busy_whole, window.held_ticks) == (4, 2, 1)
+
+
+def test_silence_is_counted_from_the_first_request_after_idleness() -> None:
+    window = Window()
+    stream(window, now=50.0)
+    stream(window, now=60.0)
+    assert window.last_byte == 50.0
