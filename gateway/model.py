@@ -267,6 +267,7 @@ class Timeline:
     first_output: float | None = None
     last_output: float | None = None
     finished: float | None = None
+    paused: float = 0.0  # seconds for which the client took nothing of what was there for it
     output_events: int = 0
     stamps: array[int] = field(default_factory=lambda: array("I"))
     blanks: array[int] | None = None

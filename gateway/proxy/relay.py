@@ -108,6 +108,7 @@ class Relay:
         self._timer: asyncio.TimerHandle | None = None
         self._limit = 0.0
         self._last_byte = 0.0
+        self._paused_at: float | None = None
         self.status = 0
         self.keep_alive = wire.terms.keep_alive
         self.bytes_out = 0
@@ -125,6 +126,7 @@ class Relay:
         finally:
             self._client.relay = None
             self._watch(None)
+            self._count_pause()
             self.client_lost()
 
     async def _exchange(self, upstream: Upstream, connection: Connection | None) -> End:
@@ -145,7 +147,7 @@ class Relay:
         once, head_only = upstream.single_use, wire.terms.method == "HEAD"
         connection.send(wire.head(upstream), wire.body, self, head_only=head_only, once=once)
         if self._client.writing_paused:
-            connection.pause()
+            self.pause()
         return await self._ended
 
     @property
@@ -169,13 +171,20 @@ class Relay:
     def pause(self) -> None:
         """The client's transport is full."""
         if self._connection is not None:
+            self._paused_at = self._paused_at or time.monotonic()
             self._connection.pause()
 
     def resume(self) -> None:
         """The client's transport has room again."""
+        self._count_pause()
         if self._connection is not None:
             self._last_byte = time.monotonic()
             self._connection.resume()
+
+    def _count_pause(self) -> None:
+        if self._paused_at is not None:
+            self._timeline.paused += time.monotonic() - self._paused_at
+            self._paused_at = None
 
     # -- the backend's side -----------------------------------------------------------------------------------------
 

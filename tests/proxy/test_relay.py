@@ -682,6 +682,18 @@ async def test_P47_a_slow_reader_gets_all_of_it_and_holds_the_backend_back(backe
         message = await client.body(head)
         assert message.body == random.Random(0).randbytes(2**16) * (size // 2**16)
         assert house.controller.outcomes == [Outcome.COMPLETED]
+        line = (await house.records.count(1))[0].timeline
+        assert line.finished is not None
+        assert line.sent is not None
+        assert 0.2 <= line.paused <= line.finished - line.sent  # the backend stood still for so long at least
+
+
+async def test_a_client_that_always_takes_is_never_paused(backend: StartBackend) -> None:
+    engine = await backend(always(reply(b"{}", headers=JSON)))
+    async with open_house(engine) as house:
+        client = await house.client()
+        await client.ask(request(body=CHAT))
+        assert (await house.records.count(1))[0].timeline.paused == 0.0
 
 
 async def test_a_pipelined_answer_waits_until_the_one_before_it_is_taken(backend: StartBackend) -> None:
