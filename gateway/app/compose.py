@@ -52,6 +52,7 @@ class Service:
             config=metrics_config(settings),
             loop_lag=self._lag,
             log_dropped=self._access_log.dropped if self._access_log else None,
+            records_dropped=self._record_file.dropped if self._record_file else None,
         )
         recorder = Recorder(window, self._record_file) if self._record_file else Recorder(window)
         self._history = History(self._state)

@@ -336,6 +336,11 @@ LOG_DROPPED: Final = _counter(
     meaning="Lines of the access log that were lost: the disk is full, or whoever reads the log is too slow.",
     action="Free the disk or fix the log's reader. Serving is not touched.",
 )
+RECORDS_DROPPED: Final = _counter(
+    "gateway_records_dropped_total",
+    meaning="Lines of the record file that were lost: the disk is full or too slow.",
+    action="Free the disk. Serving is not touched, nor is the live report.",
+)
 BUILD_INFO: Final = _gauge(
     "gateway_build_info", "version", meaning="Always 1.", action="Differs between replicas during a roll-out only."
 )
@@ -359,6 +364,6 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
         ),
     ),
     ("Queue", (QUEUE_DEPTH, QUEUE_TOKENS, QUEUE_OLDEST, QUEUE_MAX_WAIT)),
-    ("The gateway itself", (OVERLOADED, DRAINING, LOOP_LAG, LOG_DROPPED, BUILD_INFO, CONFIG_INFO)),
+    ("The gateway itself", (OVERLOADED, DRAINING, LOOP_LAG, LOG_DROPPED, RECORDS_DROPPED, BUILD_INFO, CONFIG_INFO)),
 )
 DEFINITIONS: Final = tuple(definition for _, section in SECTIONS for definition in section)

@@ -99,13 +99,14 @@ class Metrics:
         config: MetricsConfig | None = None,
         loop_lag: Callable[[], float] | None = None,
         log_dropped: Callable[[], int] | None = None,
+        records_dropped: Callable[[], int] | None = None,
     ) -> None:
-        """``loop_lag`` gives seconds (LoopLag), ``log_dropped`` lines lost by the access log (AccessLog.dropped)."""
+        """``loop_lag`` gives seconds (LoopLag), the others lines lost (AccessLog.dropped, RecordFile.dropped)."""
         config = config or MetricsConfig()
         self._state = state
         self._info = ((names.BUILD_INFO, version), (names.CONFIG_INFO, config_hash))
         self._loop_lag = loop_lag
-        self._log_dropped = log_dropped
+        self._dropped = ((names.LOG_DROPPED, log_dropped), (names.RECORDS_DROPPED, records_dropped))
         self._models = Bounded(config.max_models, config.models)
         self._clients = Bounded(config.max_clients)
         self._routes = Bounded(_ROUTES)
@@ -247,8 +248,9 @@ class Metrics:
         yield _single(names.DRAINING, state.draining)
         if self._loop_lag is not None:
             yield _single(names.LOOP_LAG, self._loop_lag())
-        if self._log_dropped is not None:
-            yield _single(names.LOG_DROPPED, self._log_dropped())
+        for definition, dropped in self._dropped:
+            if dropped is not None:
+                yield _single(definition, dropped())
         for definition, value in self._info:
             yield _single(definition, 1, clean(value))
 

@@ -55,6 +55,7 @@ EXPECTED = {
     "gateway_draining": ("gauge", set()),
     "gateway_event_loop_lag_seconds": ("gauge", set()),
     "gateway_access_log_dropped_total": ("counter", set()),
+    "gateway_records_dropped_total": ("counter", set()),
     "gateway_build_info": ("gauge", {"version"}),
     "gateway_config_info": ("gauge", {"hash"}),
 }
@@ -101,7 +102,7 @@ def test_every_definition_is_in_a_section() -> None:
 
 
 def test_what_is_exposed_is_what_is_defined() -> None:
-    source = metrics(loop_lag=lambda: 0.002, log_dropped=lambda: 3)
+    source = metrics(loop_lag=lambda: 0.002, log_dropped=lambda: 3, records_dropped=lambda: 4)
     source.observe(record())
     source.observe(refused(reason=Reason.QUEUE_FULL, retry_after=2.0))
     types = {}
@@ -113,7 +114,8 @@ def test_what_is_exposed_is_what_is_defined() -> None:
 
 
 def test_every_help_text_is_the_meaning() -> None:
-    text = generate_latest(metrics(loop_lag=lambda: 0.0, log_dropped=lambda: 0).registry).decode()
+    source = metrics(loop_lag=lambda: 0.0, log_dropped=lambda: 0, records_dropped=lambda: 0)
+    text = generate_latest(source.registry).decode()
     told = dict(line.removeprefix("# HELP ").split(" ", 1) for line in text.splitlines() if line.startswith("# HELP "))
     assert told == {each.name: each.meaning for each in DEFINITIONS}
 

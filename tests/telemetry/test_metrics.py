@@ -396,7 +396,8 @@ def test_the_state_is_read_at_each_scrape() -> None:
 
 
 def test_every_gauge_shows_its_own_figure() -> None:
-    source = metrics(gateway_state(overloaded=True, draining=True), loop_lag=lambda: 0.25, log_dropped=lambda: 8)
+    own = {"loop_lag": lambda: 0.25, "log_dropped": lambda: 8, "records_dropped": lambda: 6}
+    source = metrics(gateway_state(overloaded=True, draining=True), **own)
     backend = {
         "gateway_inflight_requests": 7,
         "gateway_inflight_tokens": 4200,
@@ -422,6 +423,7 @@ def test_every_gauge_shows_its_own_figure() -> None:
         "gateway_draining": 1,
         "gateway_event_loop_lag_seconds": 0.25,
         "gateway_access_log_dropped_total": 8,
+        "gateway_records_dropped_total": 6,
     }
     assert {name: value(source, name) for name in plain} == plain
     changes = "gateway_concurrency_limit_changes_total"
@@ -473,3 +475,4 @@ def test_without_a_lag_or_a_log_their_metrics_are_absent() -> None:
     samples = scrape(metrics())
     assert "gateway_event_loop_lag_seconds" not in samples
     assert "gateway_access_log_dropped_total" not in samples
+    assert "gateway_records_dropped_total" not in samples
