@@ -22,8 +22,8 @@ Gateways = Callable[..., GatewayProcess]
 
 PATIENCE: Final = 10.0  # seconds after which a client times out; it tries three times in all
 LEARNT: Final = 10.0  # seconds that the gateway has to learn the engine, overloaded from the first moment
-DIRECT: Final = 15.0
-GATED: Final = 35.0
+DIRECT: Final = 13.0
+GATED: Final = 30.0
 
 pytestmark = pytest.mark.timeout(180)
 
