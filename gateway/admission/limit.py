@@ -276,7 +276,7 @@ class AdaptiveLimit:
                 self._note_known(reading.moving)
                 if reading.moving < 0.9 * window.inflight:
                     self._set(min(self.value, reading.moving), ("down", "standing"))  # it may float above what runs
-        elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value < self._known)):
+        elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value + 1 <= self._known)):
             self._raise(reading, window, now)
 
     def _cut(self, factor: float, reason: str, window: Window, now: float) -> None:

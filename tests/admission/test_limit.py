@@ -1,0 +1,503 @@
+"""The law, window by window: what each signal does, and what it must not do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import inf, isfinite
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.admission.config import LimitConfig
+from gateway.admission.limit import AdaptiveLimit, FixedLimit
+from gateway.admission.pace import LowBase
+from gateway.admission.window import Streaming, Window
+from tests.admission.helpers import ticket
+
+BASE = 0.02  # unloaded seconds a token; the law's target without an objective is five times as much
+
+
+class Law:
+    """An adaptive limit and the window that feeds it. Each ``see`` is one window of two seconds."""
+
+    def __init__(self, value: float = 20.0, *, slow: bool = False, **config: Any) -> None:
+        self.config = LimitConfig(**config)
+        self.limit = AdaptiveLimit(self.config)
+        self.limit.value = value
+        self.limit._slow = slow
+        self.window = Window()
+        self.now = 0.0
+        for base in (self.window.base_stream, self.window.base_whole):
+            for _ in range(30):
+                base.add(BASE)
+
+    @property
+    def value(self) -> float:
+        return self.limit.value
+
+    def see(
+        self,
+        pace: float = 0.0,
+        *,
+        tokens: int = 1000,
+        n: float | None = None,
+        full: bool = True,
+        inflight: int | None = None,
+        standing: float = 0.0,
+        ticks: int = 20,
+        kv_usage: float | None = None,
+        **counters: Any,
+    ) -> float:
+        """One window: a pace of so many seconds a token at ``n`` in flight (as many as the limit, if not said)."""
+        window = self.window
+        running = self.value if n is None else n
+        if pace:
+            window.stream_seconds += pace * tokens
+            window.stream_tokens += tokens
+        window.ticks = ticks
+        window.busy_sum = round(running * ticks)
+        window.inflight = round(running) if inflight is None else inflight
+        window.arrivals, window.full = (10, 10) if full else (10, 0)
+        window.standing = standing
+        for name, count in counters.items():
+            setattr(window, name, count)
+        self.now += ticks * 0.1
+        self.limit.tick(window, kv_usage, self.now)
+        return self.value
+
+
+# ------------------------------------------------------------------------------------------------- when it decides
+
+
+def test_a_decision_needs_time_and_tokens() -> None:
+    law = Law()
+    assert law.see(0.04, ticks=19) == 20.0
+    law.window.restart()
+    assert law.see(0.04, tokens=99) == 20.0
+    law.window.restart()
+    assert law.see(0.04) > 20.0
+
+
+def test_after_five_windows_it_decides_on_what_there_is() -> None:
+    law = Law()
+    assert law.see(0.04, tokens=50, ticks=100) == 20.0
+    law.window.restart()
+    assert law.see(0.04, tokens=50, ticks=101) > 20.0
+
+
+def test_without_an_unloaded_pace_nothing_moves() -> None:
+    law = Law()
+    law.window.base_stream = LowBase()
+    assert law.see(3.0) == 20.0
+    assert law.limit.target is None
+
+
+# --------------------------------------------------------------------------------------------------------- pace
+
+
+def test_the_target_is_five_times_the_unloaded_pace() -> None:
+    law = Law()
+    assert law.see(0.1) > 20.0
+    assert law.limit.target == pytest.approx(0.1)
+    assert Law().see(0.12) == pytest.approx(20.0 / 1.2)
+
+
+def test_an_objective_is_the_target_less_some_headroom() -> None:
+    law = Law(tpot_objective=0.06)
+    assert law.see(0.06) == pytest.approx(20.0 * 0.85)
+    assert law.limit.target == pytest.approx(0.051)
+
+
+def test_a_loose_objective_stops_at_ten_times_the_unloaded_pace() -> None:
+    law = Law(tpot_objective=5.0)
+    law.see(0.1)
+    assert law.limit.target == pytest.approx(0.2)
+
+
+def test_an_objective_counts_before_the_unloaded_pace_is_known() -> None:
+    law = Law(tpot_objective=0.06)
+    law.window.base_stream = LowBase()
+    assert law.see(0.1) == pytest.approx(14.0)
+
+
+def test_a_cut_is_as_deep_as_the_overshoot_and_never_deeper_than_three_tenths() -> None:
+    assert Law().see(0.125) == pytest.approx(16.0)
+    assert Law().see(5.0) == pytest.approx(14.0)
+    assert Law().see(0.101) == pytest.approx(19.0)
+
+
+def test_one_cut_a_drain_and_none_on_what_was_measured_before_it_drained() -> None:
+    law = Law()
+    assert law.see(0.2) == pytest.approx(14.0)
+    assert law.see(0.2, inflight=19) == pytest.approx(14.0)  # still draining
+    assert law.see(0.2, inflight=15) == pytest.approx(14.0)  # drained: the next window decides
+    assert law.see(0.04, inflight=14) > 14.0  # and the old pace is forgotten
+
+
+def test_a_stretched_window_with_few_tokens_does_not_cut() -> None:
+    law = Law()
+    for _ in range(8):
+        law.see(0.04, full=False, n=5)
+    before = law.value
+    assert law.see(0.5, tokens=110, full=False, n=5) == before
+
+
+def test_while_a_huge_prompt_is_read_a_slow_pace_is_nobody_s_fault() -> None:
+    law = Law()
+    assert law.see(0.5, huge_ticks=15) == 20.0
+    assert law.see(0.04, huge_ticks=15) > 20.0
+
+
+# -------------------------------------------------------------------------------------------------------- growth
+
+
+def test_slow_start_doubles_and_slows_down_near_the_target() -> None:
+    assert Law(slow=True).see(0.04) == 40.0
+    assert Law(slow=True).see(0.07) == pytest.approx(24.0)
+    assert Law(slow=True).see(0.09) == pytest.approx(21.0)
+
+
+def test_after_a_doubling_the_burst_is_read_before_it_is_judged() -> None:
+    law = Law(slow=True)
+    law.see(0.04)
+    assert law.see(0.5, unstarted=20) == 40.0  # the burst's prefill stretches every gap
+    assert law.see(0.5, unstarted=0) == 40.0  # it has been read: the next window decides
+    assert law.see(0.045) == 80.0
+
+
+def test_a_burst_that_does_not_end_is_a_queue() -> None:
+    law = Law(slow=True)
+    law.see(0.04)
+    law.see(0.04, unstarted=20, standing=20, ticks=40)  # two windows are enough
+    assert law.see(0.04, unstarted=20, standing=20, inflight=40) == pytest.approx(20.0)
+
+
+def test_without_arrivals_that_find_it_full_it_stays_near_what_runs() -> None:
+    assert Law(slow=True).see(0.03, n=9, full=False) == pytest.approx(40.0)
+    assert Law(200.0, slow=True).see(0.025, n=100, full=False) == pytest.approx(280.0)
+
+
+def test_the_first_cut_ends_slow_start() -> None:
+    law = Law(slow=True)
+    law.see(0.2)
+    law.see(0.03, inflight=14)
+    assert law.see(0.095, inflight=14) == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize(
+    ("pace", "grown"),
+    [
+        (0.021, 120.0),  # far away: a fifth at most
+        (0.0644, 110.0),  # a quarter of the way to where it is predicted to end, as a factor
+        (0.075, 105.0),  # a twentieth at least
+        (0.09, 102.0),  # close to the target
+    ],
+)
+def test_growth_follows_the_predicted_pace(pace: float, grown: float) -> None:
+    assert Law(100.0).see(pace) == pytest.approx(grown, rel=0.01)
+
+
+def test_growth_is_at_least_one_request() -> None:
+    assert Law(2.0).see(0.09) == 3.0
+
+
+def test_a_limit_that_is_not_used_does_not_grow() -> None:
+    assert Law().see(0.03, n=7, full=False) == 20.0
+
+
+def test_a_limit_that_is_half_used_grows_where_the_pace_leaves_room_for_it() -> None:
+    assert Law().see(0.03, n=10, full=False) > 20.0
+    assert Law().see(0.06, n=10, full=False) == 20.0  # at the limit it would be 0.1
+
+
+def test_three_arrivals_in_ten_that_find_it_full_say_that_it_binds() -> None:
+    law = Law()
+    assert law.see(0.04, n=1, arrivals=10, full=False) == 20.0
+    law = Law()
+    law.window.arrivals, law.window.full = 10, 3
+    law.window.ticks, law.window.busy_sum, law.window.stream_tokens, law.window.stream_seconds = 20, 20, 1000, 40.0
+    law.limit.tick(law.window, None, 2.0)
+    assert law.value > 20.0
+
+
+def test_it_stays_within_its_bounds() -> None:
+    assert Law(1000.0, slow=True).see(0.03) == 1024.0
+    assert Law(1.2).see(9.0) == 1.0
+    assert Law(6.0, minimum=5).see(9.0) == 5.0
+    assert AdaptiveLimit(LimitConfig(initial=50, maximum=8)).value == 8.0
+
+
+# ----------------------------------------------------------------------------------------------------- standing
+
+
+def test_a_queue_that_stands_in_the_engine_is_cut_away() -> None:
+    law = Law()
+    assert law.see(0.04, standing=2) == pytest.approx(18.0)
+    assert law.limit.changes == Counter({("down", "standing"): 1})
+
+
+def test_a_deep_queue_counts_from_what_runs_and_not_from_a_limit_far_above_it() -> None:
+    assert Law(200.0).see(0.04, standing=40, inflight=100) == pytest.approx(60.0)
+
+
+def test_where_everything_stands_the_cut_is_as_deep_as_it_may_be() -> None:
+    assert Law().see(standing=20, ticks=101) == pytest.approx(14.0)
+
+
+def test_those_who_wait_for_the_step_under_way_do_not_stand() -> None:
+    # 50 starts a second at 40 ms a step: four are always between being sent and their first token.
+    assert Law().see(0.04, standing=3, starts=100) > 20.0
+    assert Law().see(0.04, standing=4, starts=100) < 20.0
+
+
+def test_an_engine_that_is_slow_to_begin_is_not_queueing() -> None:
+    law = Law()
+    for _ in range(30):
+        law.window.base_ttft.add(0.3)
+    assert law.see(0.04, standing=5, starts=20) > 20.0  # ten a second, 0.3 s stretched twofold: six
+    assert law.see(0.04, standing=8, starts=20) < 20.0
+
+
+def test_beyond_a_known_queue_it_probes_gently_and_then_faster() -> None:
+    law = Law(100.0)
+    law.see(0.04, standing=10, inflight=100)
+    law.see(0.04, inflight=90)
+    grown = [law.see(0.04, inflight=90) - 90.0 for _ in range(8)]
+    assert grown[:4] == pytest.approx([0.125, 0.375, 0.875, 1.875])
+    assert grown[-1] > 15.0
+
+
+def test_room_alone_does_not_carry_it_beyond_a_known_queue() -> None:
+    law = Law(100.0)
+    law.see(0.04, standing=10, inflight=100)
+    law.see(0.03, inflight=90)
+    assert law.see(0.03, n=80, full=False) == pytest.approx(90.0)
+
+
+# ---------------------------------------------------------------------------------------------------------- TTFT
+
+
+def _ttft(law: Law, ratio: float, count: int = 10) -> None:
+    for _ in range(count):
+        law.window.ttft.append((law.now + 2.0, ratio))
+
+
+def test_a_missed_ttft_objective_cuts_by_a_tenth_at_most() -> None:
+    law = Law()
+    _ttft(law, 3.0)
+    assert law.see(0.04) == pytest.approx(20.0 / 1.1)
+    assert law.limit.changes == Counter({("down", "ttft"): 1})
+    assert not law.window.ttft  # samples from before the cut are forgotten
+
+
+def test_a_kept_ttft_objective_lets_it_grow() -> None:
+    law = Law()
+    _ttft(law, 0.9)
+    assert law.see(0.04) > 20.0
+
+
+def test_fewer_than_ten_samples_or_older_ones_than_ten_seconds_do_not_count() -> None:
+    law = Law()
+    _ttft(law, 3.0, count=9)
+    assert law.see(0.04) > 20.0
+    law = Law()
+    _ttft(law, 3.0)
+    law.now += 11.0
+    assert law.see(0.04) > 20.0
+
+
+# --------------------------------------------------------------------------------------------- drops and refusals
+
+
+def test_refusals_and_failures_cut_whatever_the_pace() -> None:
+    law = Law()
+    assert law.see(drops=3) == pytest.approx(14.0)
+    assert law.limit.changes == Counter({("down", "drops"): 1})
+
+
+def test_a_few_failures_among_many_answers_do_not() -> None:
+    assert Law().see(0.04, drops=3, stream_answers=40) > 20.0
+    assert Law().see(0.04, drops=2) > 20.0
+
+
+def test_a_refusal_says_what_the_engine_holds() -> None:
+    law = Law(105.0)
+    law.limit.refuse(100)
+    assert law.value == 100.0
+    assert law.see(0.04) == pytest.approx(100.125)
+    law.limit.refuse(0)
+    assert law.value == 1.0
+
+
+def test_a_backend_that_lives_again_grows_fast_again() -> None:
+    law = Law(2.0)
+    law.limit.refuse(2)
+    law.limit.reopen()
+    assert law.see(0.03) == 4.0
+
+
+# -------------------------------------------------------------------------------------------------- whole answers
+
+
+def _whole(law: Law, pace: float, answers: int = 20, tokens: int = 50) -> None:
+    law.window.whole_answers += answers
+    law.window.whole_seconds += pace * answers * tokens
+    law.window.whole_tokens += answers * tokens
+    law.window.e2e = pace * tokens
+
+
+def test_where_most_answers_come_in_one_piece_their_pace_counts() -> None:
+    law = Law()
+    _whole(law, 0.1, answers=50, tokens=20)
+    assert law.see() == pytest.approx(20.0 * 0.085 / 0.1)
+    assert law.limit.target == pytest.approx(4.25 * BASE)
+
+
+def test_streams_with_tokens_enough_go_before() -> None:
+    law = Law()
+    _whole(law, 9.0)
+    assert law.see(0.04) > 20.0
+
+
+def test_a_change_of_measure_forgets_the_pace() -> None:
+    law = Law()
+    law.see(0.04)
+    _whole(law, 0.08)
+    law.see()
+    assert law.limit.pace.value == pytest.approx(0.08)
+
+
+def test_long_answers_are_judged_over_half_of_their_time() -> None:
+    law = Law()
+    _whole(law, 0.08, tokens=100)  # eight seconds each
+    assert law.see(ticks=39) == 20.0
+    assert law.see(ticks=40) > 20.0
+
+
+def test_after_a_step_only_answers_to_what_was_sent_since_count() -> None:
+    law = Law(slow=True)
+    _whole(law, 0.03)
+    assert law.see() == 40.0
+    assert law.window.cut_at == law.now
+
+
+def test_in_silence_a_whole_crowd_is_too_many() -> None:
+    law = Law()
+    _whole(law, 0.04)
+    law.see()
+    before = law.value
+    assert law.see(ticks=100, busy_whole=2000) == before
+    assert law.see(ticks=101, busy_whole=2020) == pytest.approx(0.7 * before)
+    assert law.limit.changes["down", "silence"] == 1
+
+
+def test_silence_without_anybody_in_flight_says_nothing() -> None:
+    law = Law()
+    _whole(law, 0.04)
+    before = law.see()
+    assert law.see(ticks=101, n=0.2, busy_whole=20) == before
+
+
+# -------------------------------------------------------------------------------------------------- stale baseline
+
+
+def test_a_baseline_under_which_even_two_are_too_many_is_learned_anew() -> None:
+    law = Law(2.0)
+    for _ in range(12):
+        law.see(0.5)
+    assert law.value == 1.0
+    assert law.window.base_stream.value is None
+    for _ in range(5):
+        law.window.base_stream.add(0.4)
+    law.see(0.5)  # the last cut has drained
+    assert law.see(0.5) > 1.0
+
+
+def test_with_an_objective_the_baseline_is_not_to_blame() -> None:
+    law = Law(1.0, tpot_objective=0.03)
+    for _ in range(12):
+        law.see(0.5)
+    assert law.window.base_stream.value == BASE
+
+
+# --------------------------------------------------------------------------------------------------------- tokens
+
+
+def test_the_token_bound_moves_with_the_windows() -> None:
+    law = Law()
+    law.limit.learn_capacity(100_000)
+    assert law.limit.tokens == 90_000
+    law.see(0.04, tokens=1000, stalls=5)
+    assert law.limit.changes["down", "kv"] == 1
+    assert law.limit.tokens == 2000.0
+
+
+def test_streams_that_are_silent_at_the_decision_are_counted() -> None:
+    law = Law()
+    silent = [Streaming(i, ticket(), law.window, 0.0, None) for i in range(3)]
+    for each in silent:
+        law.window.enter(each)
+        each.output(1, 0.1)
+    law.see(0.04, inflight=20)
+    assert law.limit.changes["down", "kv"] == 1
+
+
+# ------------------------------------------------------------------------------------------------------ any input
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.0, 1e3),
+            st.integers(0, 100_000),
+            st.floats(0.0, 2000.0),
+            st.booleans(),
+            st.integers(0, 500),
+            st.integers(0, 50),
+        ),
+        max_size=30,
+    )
+)
+def test_whatever_it_sees_the_limit_is_a_number_within_its_bounds(
+    windows: list[tuple[float, int, float, bool, int, int]],
+) -> None:
+    law = Law(4.0, slow=True)
+    for pace, tokens, n, full, standing, drops in windows:
+        law.see(pace, tokens=tokens, n=n, full=full, standing=standing, drops=drops, ticks=101)
+        assert 1.0 <= law.value <= 1024.0
+        assert isfinite(law.value)
+
+
+# ---------------------------------------------------------------------------------------------------- fixed limits
+
+
+def test_a_fixed_limit_only_measures() -> None:
+    window = Window()
+    changes: Counter[tuple[str, str]] = Counter()
+    limit = FixedLimit(7, LimitConfig(token_limit=500), changes)
+    limit.refuse(1)
+    limit.learn_capacity(10)
+    limit.reopen()
+    window.stream_seconds, window.stream_tokens, window.ticks = 10.0, 100, 19
+    limit.tick(window, None, 2.0)
+    assert limit.pace.value is None
+    window.ticks = 20
+    limit.tick(window, None, 2.0)
+    assert limit.pace.value == pytest.approx(0.1)
+    window.ticks, window.whole_seconds, window.whole_tokens = 20, 40.0, 100.0
+    limit.tick(window, None, 4.0)
+    assert limit.pace.value == pytest.approx((0.75 * 0.25 * 10 + 0.25 * 40) / (0.75 * 0.25 * 100 + 0.25 * 100))
+    window.ticks = 20
+    limit.tick(window, None, 6.0)
+    assert window.age == 0.0
+    assert (limit.value, limit.tokens, limit.changes) == (7.0, 500.0, Counter())
+    assert FixedLimit(7, LimitConfig(), changes).tokens == inf
+
+
+def test_settings_may_change_under_way() -> None:
+    law = Law()
+    law.limit.retune(replace(law.config, tpot_objective=0.02))
+    assert law.see(0.04) < 20.0
