@@ -39,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     _check_config(verbs)
     _report(verbs)
     _replay(verbs)
+    _top(verbs)
+    _limits(verbs)
     _emulate(verbs)
     _demo(verbs)
     return parser
@@ -125,6 +127,53 @@ def _replay(verbs: _Verbs) -> None:
     verb.set_defaults(run=_run_replay)
 
 
+def _top(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "top",
+        help="watch a running gateway on the terminal",
+        description="Shows what the status page shows: limits, lanes, refusals, speed, findings and events.",
+        epilog="Ctrl-C ends it.",
+    )
+    _where(verb)
+    verb.add_argument(
+        "--interval", metavar="SECONDS", type=_positive, default=1.0, help="between two looks (default: 1)"
+    )
+    verb.add_argument("--once", action="store_true", help="print it once and exit")
+    verb.set_defaults(run=_run_top)
+
+
+def _limits(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "limits",
+        help="show and change objectives, lanes and limits of a running gateway",
+        description="Shows what can be changed while the gateway runs, and changes it at once, without a restart. "
+        "Nothing is written down: a restart brings the settings back.",
+        epilog="Options by name can be given more than once, or with commas: --pin gpu1=32,gpu2=16",
+    )
+    what = verb.add_argument_group("what to change")
+    what.add_argument("--tpot-objective", metavar="TIME", help="time per output token: 50ms, or none")
+    for name, value, told in (
+        ("ttft-objective", "LANE=TIME", "time to first token; the longest wait becomes half of it, unless given"),
+        ("lane-threshold", "LANE=TOKENS", "requests of up to so many predicted tokens are of this lane"),
+        ("lane-weight", "LANE=NUMBER", "its share of the engines while all lanes wait"),
+        ("max-wait", "LANE=TIME", "how long a request may wait"),
+        ("pin", "BACKEND=N", "fix its limit"),
+        ("unpin", "BACKEND", "have its limit found again"),
+        ("drain", "BACKEND", "send it no new requests; those that run may finish"),
+        ("undrain", "BACKEND", "send it requests again"),
+    ):
+        what.add_argument(f"--{name}", metavar=value, action="append", default=[], help=told)
+    verb.add_argument("--json", action="store_true", help="print what is in effect as JSON")
+    _where(verb)
+    verb.set_defaults(run=_run_limits)
+
+
+def _where(verb: argparse.ArgumentParser) -> None:
+    where = verb.add_argument_group("where", "The token, where one is needed, is that of GATEWAY_ADMIN_TOKEN.")
+    where.add_argument("--admin", metavar="URL", help="admin port of the gateway (default: here, GATEWAY_ADMIN_PORT)")
+    _env_file(where)
+
+
 def _emulate(verbs: _Verbs) -> None:
     verb = verbs.add_parser("emulate", help="run an emulated engine: real HTTP, the timing of a known accelerator")
     verb.add_argument("--profile", help="the engine to emulate (default: GATEWAY_EMULATOR_PROFILE)")
@@ -199,6 +248,18 @@ def _run_replay(arguments: argparse.Namespace) -> int:
     from gateway.app.replay import run_replay
 
     return run_replay(arguments)
+
+
+def _run_top(arguments: argparse.Namespace) -> int:
+    from gateway.app.top import run_top
+
+    return run_top(arguments)
+
+
+def _run_limits(arguments: argparse.Namespace) -> int:
+    from gateway.app.limits import run_limits
+
+    return run_limits(arguments)
 
 
 def _run_emulate(arguments: argparse.Namespace) -> int:

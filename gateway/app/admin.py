@@ -6,10 +6,10 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import aiohttp
 
@@ -20,8 +20,13 @@ from gateway.settings import variable
 _PATIENCE: Final = 60.0  # seconds that the gateway has for its answer
 
 Query: TypeAlias = Sequence[tuple[str, str]]
-Ask: TypeAlias = Callable[[str, str, Query], Awaitable[str]]
-"""Takes method, path and query; returns the answer's text."""
+
+
+class Ask(Protocol):
+    """Takes method, path, query and, where something is to change, the change; returns the answer's text."""
+
+    def __call__(self, method: str, path: str, query: Query, change: object = None) -> Awaitable[str]:
+        """Ask once."""
 
 
 class AdminError(Exception):
@@ -43,14 +48,14 @@ async def admin_port(url: str | None, env_file: str | None) -> AsyncIterator[Ask
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
     try:
         async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_PATIENCE)) as session:
-            yield lambda method, path, query: _asked(session, method, f"{admin}{path}", query)
+            yield lambda method, path, query, change=None: _asked(session, method, f"{admin}{path}", query, change)
     except (aiohttp.ClientError, TimeoutError) as error:
         remedy = f"--admin or {variable('admin_port')} says where it is"
         raise AdminError(f"no gateway answers at {admin} ({str(error) or 'timeout'}); {remedy}") from error
 
 
-async def _asked(session: aiohttp.ClientSession, method: str, url: str, query: Query) -> str:
-    async with session.request(method, url, params=query) as answer:
+async def _asked(session: aiohttp.ClientSession, method: str, url: str, query: Query, change: object) -> str:
+    async with session.request(method, url, params=query, json=change) as answer:
         text = await answer.text()
         if answer.status == HTTPStatus.OK:
             return text

@@ -7,7 +7,8 @@ The files hold nothing of this gateway, so whoever reaches the port may load the
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from gateway.console.verdict import verdict
 from gateway.console.views import state_view
 from gateway.model import GatewayState
 from gateway.telemetry.history import BACKENDS, LANES, RECENT, SHED_SPAN, History, Pair, Sample
@@ -43,9 +45,13 @@ HEADERS: Final = {
 class StatusRoutes:
     """Handlers over one history."""
 
-    def __init__(self, history: History, version: str) -> None:
+    def __init__(
+        self, history: History, version: str, findings: Callable[[], Iterable[Mapping[str, Any]]] = tuple
+    ) -> None:
+        """``findings`` gives those of /diagnosis."""
         self._history = history
         self._version = version
+        self._findings = findings
 
     def routes(self) -> Sequence[web.RouteDef]:
         """To be added to the admin application."""
@@ -67,7 +73,9 @@ class StatusRoutes:
         tag = f'W/"{int(history.started * 1000):x}-{history.last}"'
         if tag in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers={**HEADERS, "ETag": tag})
-        return _json(status_view(history, self._version, since), 200, {"ETag": tag})
+        first = verdict(history.state, history.rates, self._findings())
+        view = {"verdict": asdict(first), **status_view(history, self._version, since)}
+        return _json(view, 200, {"ETag": tag})
 
 
 def status_view(history: History, version: str, since: int = 0) -> dict[str, Any]:

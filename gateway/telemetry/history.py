@@ -29,6 +29,7 @@ SHED_SPAN: Final = 60  # seconds that refusals by reason are counted over
 _MOST: Final = 4096  # requests that percentiles rest on: the youngest
 _PERIOD: Final = 1.0
 
+_SERVING: Final = frozenset({"up", "unknown"})
 _FAILED: Final = frozenset({
     Outcome.BACKEND_BUSY, Outcome.BACKEND_ERROR, Outcome.CONNECT_FAILED, Outcome.BACKEND_LOST, Outcome.BACKEND_SILENT,
     Outcome.INTERNAL_ERROR,
@@ -57,7 +58,7 @@ class Sample:
     ttft: tuple[Pair, ...]  # by lane, the first ``LANES``
     tpot: Pair
     queued: int
-    limits: tuple[float, ...]  # by backend, the first ``BACKENDS``
+    limits: tuple[float, ...]  # by backend, the first ``BACKENDS``; 0 while it is out or drained
     running: tuple[int, ...]
 
 
@@ -163,7 +164,7 @@ class History:
                 ),
                 tpot=percentiles([tpot for _, _, _, tpot in speeds if tpot is not None]),
                 queued=sum(lane.depth for lane in state.lanes),
-                limits=tuple(backend.limit for backend in shown),
+                limits=tuple(backend.limit if backend.health in _SERVING else 0.0 for backend in shown),
                 running=tuple(backend.running for backend in shown),
             )
         )

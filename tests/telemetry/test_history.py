@@ -106,6 +106,13 @@ def test_running_and_limits_are_those_at_the_seconds_end() -> None:
     assert (sample.limits, sample.running, sample.queued) == ((8.0, 4.5), (3, 1), 5)
 
 
+@pytest.mark.parametrize("health", ["down", "open", "half_open", "drained"])
+def test_a_backend_that_is_out_adds_nothing_to_the_limit(health: str) -> None:
+    world = World(gateway_state(backend_state("a", health=health), backend_state("b", health="unknown", limit=4.5)))
+    world.second()
+    assert world.history.since(0)[0].limits == (0.0, 4.5)
+
+
 def test_many_backends_do_not_make_it_grow() -> None:
     world = World(gateway_state(*(backend_state(f"gpu{number}") for number in range(3 * BACKENDS))))
     world.second()

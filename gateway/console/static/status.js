@@ -191,48 +191,19 @@ function drawLive() {
   live.textContent = lost ? "no answer" : state.status ? "live" : "connecting";
 }
 
-/** The gravest thing that is true, with what follows from it; the rest in one line. */
+/** What the gateway says of itself, unless it says nothing any more. */
 function drawVerdict(status) {
-  const found = [...troubles(status)];
-  const [level, title, more] = found[0] ?? ["ok", "All is well", calm(status)];
+  const lost = silent() > STALE;
+  const { level, title, more, also } = lost
+    ? { level: "critical", title: "The gateway does not answer", more: `${state.trouble || "no answer"}; what is shown is ${ago(silent())}.`, also: [] }
+    : status.verdict;
   document.title = `${level === "ok" ? "" : "⚠ "}${title} · Inference Gateway`;
-  const others = found.slice(1).map(([, text]) => text).filter((text) => text !== title);
+  const told = [title, more, ...also].join("|");
   const verdict = element("verdict");
-  if (verdict.dataset.told !== `${title}|${more}|${others}`) {
-    verdict.dataset.told = `${title}|${more}|${others}`;
-    verdict.className = `verdict ${level}`;
-    verdict.replaceChildren(h("strong", {}, title), more ? h("p", {}, more) : "", others.length ? h("p", {}, `Also: ${others.join(" · ")}`) : "");
-  }
-}
-
-function calm(status) {
-  const rate = status.recent.completed_per_second;
-  return rate ? `${count(rate)} answers a second, none refused.` : "No traffic at the moment.";
-}
-
-function* troubles(status) {
-  const { backends, recent } = status;
-  if (silent() > STALE) yield ["critical", "The gateway does not answer", `${state.trouble || "no answer"}; what is shown is ${ago(silent())}.`];
-  const findings = state.diagnosis?.findings ?? [];
-  const out = backends.filter((backend) => OUT.has(backend.health));
-  if (status.draining) yield ["warning", "Shutting down", "New requests get 503; those that run may finish."];
-  if (out.length === backends.length) yield ["critical", "No backend is healthy", "The gateway goes on trying them; see each one's log."];
-  for (const each of findings.filter((finding) => finding.severity === "critical")) yield ["critical", each.title, each.advice[0] ?? ""];
-  if (out.length && out.length < backends.length) {
-    yield ["warning", `${out.map((backend) => backend.name).join(", ")} ${out.length > 1 ? "are" : "is"} out`, `The other${backends.length - out.length > 1 ? "s" : ""} carry the load. See its log, and the events below.`];
-  }
-  const refused = recent.shed_per_second;
-  const arriving = refused + recent.completed_per_second + recent.failed_per_second + recent.gone_per_second;
-  const share = arriving ? refused / arriving : 0;
-  if (status.overloaded) {
-    yield ["warning", "Overloaded: more comes in than the engines can serve", `${count(refused)} a second are refused (${percent(share)}) so that the others stay fast; clients are told when to come back.`];
-  } else if (share > 0.01) {
-    yield ["warning", `${percent(share)} of the requests are refused`, `${count(refused)} a second; the reasons are below.`];
-  }
-  if (recent.failed_per_second > 0.05 * arriving && recent.failed_per_second > 0) {
-    yield ["warning", `${percent(recent.failed_per_second / arriving)} of the requests fail`, "A backend answers with errors or not at all."];
-  }
-  for (const each of findings.filter((finding) => finding.severity === "warning")) yield ["warning", each.title, each.advice[0] ?? ""];
+  if (verdict.dataset.told === told) return; // a screen reader says it once
+  verdict.dataset.told = told;
+  verdict.className = `verdict ${level}`;
+  verdict.replaceChildren(h("strong", {}, title), more ? h("p", {}, more) : "", also.length ? h("p", {}, `Also: ${also.join(" · ")}`) : "");
 }
 
 function drawTiles(status) {
@@ -253,13 +224,14 @@ function drawTiles(status) {
       : `${count(recent.output_tokens_per_second)} tokens/s, no objectives set`,
       recent.completed_per_second > 0 && recent.good_per_second < 0.9 * recent.completed_per_second ? "warning" : ""),
     tile("Refused", [count(recent.shed_per_second), h("small", {}, " /s")], `${percent(refusedShare)} of requests`, refusedShare > 0.01 ? "warning" : ""),
-    tile(`TTFT${status.lanes.length > 1 ? `, ${first.name}` : ""}`, both(speed), ttft ? `P50 · P99, objective ${seconds(ttft)}` : "P50 · P99", over(speed.p99, ttft)),
-    tile("TPOT", both(recent.tpot_seconds), status.objectives.tpot ? `P50 · P99, objective ${seconds(status.objectives.tpot)}` : "P50 · P99", over(recent.tpot_seconds.p50, status.objectives.tpot)),
+    tile("TTFT P50 · P99", both(speed), `${status.lanes.length > 1 ? `${first.name}, ` : ""}${wanted(ttft)}`, over(speed.p99, ttft)),
+    tile("TPOT P50 · P99", both(recent.tpot_seconds), wanted(status.objectives.tpot), over(recent.tpot_seconds.p50, status.objectives.tpot)),
     tile("Running", [count(running), h("small", {}, ` / ${count(limit)}`)], limit && running >= limit ? "at the limit" : "below the limit"),
     tile("Waiting", [count(waiting)], waiting ? `oldest ${seconds(oldest)}` : "nobody waits"),
   ]);
 }
 
+const wanted = (objective) => (objective ? `objective ${seconds(objective)}` : "no objective");
 const over = (value, wanted) => (value !== null && wanted && value > wanted ? "warning" : "");
 const both = ({ p50, p99 }) => [seconds(p50), h("small", {}, ` · ${seconds(p99)}`)];
 
@@ -304,13 +276,13 @@ function lanes(status) {
   const rows = status.lanes.map((lane) => {
     const grade = lane.oldest_wait_seconds > 0.8 * lane.max_wait_seconds ? "warning" : "";
     const bound = lane.threshold === null ? "longer" : `to ${count(lane.threshold)} tokens`;
-    return h("tr", {}, h("td", {}, h("b", {}, lane.name), " ", h("small", { class: "aside" }, bound)),
+    return h("tr", {}, h("td", {}, h("b", {}, lane.name), " ", h("small", { class: "aside under" }, bound)),
       h("td", {}, count(lane.depth)),
       h("td", { class: "wide" }, meter(lane.oldest_wait_seconds / lane.max_wait_seconds, grade)),
       h("td", { class: grade }, `${seconds(lane.oldest_wait_seconds)} of ${seconds(lane.max_wait_seconds)}`),
-      h("td", {}, `${seconds(lane.recent_wait_seconds.p50)} · ${seconds(lane.recent_wait_seconds.p99)}`));
+      h("td", { class: "pair" }, `${seconds(lane.recent_wait_seconds.p50)} · ${seconds(lane.recent_wait_seconds.p99)}`));
   });
-  const head = h("tr", {}, h("th", {}, "Lane"), h("th", {}, "waiting"), h("th", { class: "wide" }, ""), h("th", {}, "oldest"), h("th", {}, "wait P50 · P99"));
+  const head = h("tr", {}, h("th", {}, "Lane"), h("th", {}, "waiting"), h("th", { class: "wide" }, ""), h("th", {}, "oldest"), h("th", { class: "pair" }, "wait P50 · P99"));
   return h("table", {}, h("thead", {}, head), h("tbody", {}, rows));
 }
 
@@ -400,7 +372,6 @@ function drawAside() {
     list.replaceChildren(...[...state.events].reverse().map(event));
   }
   drawCurve();
-  if (state.status) drawVerdict(state.status);
 }
 
 function findings({ findings: found, unknown }) {

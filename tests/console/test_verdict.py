@@ -1,0 +1,104 @@
+"""The sentence at the top."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gateway.console.verdict import figure, verdict
+from gateway.model import BackendState
+from gateway.telemetry.history import Rates
+from tests.telemetry.helpers import backend_state, gateway_state
+
+QUIET = Rates(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+BUSY = replace(QUIET, completed=20.0, good=20.0)
+
+
+def finding(severity: str, title: str, *advice: str) -> dict[str, Any]:
+    return {"severity": severity, "title": title, "advice": list(advice), "cause": "x", "evidence": []}
+
+
+def silent(name: str) -> BackendState:
+    return backend_state(name, running=3, silence=12.0)
+
+
+def test_all_is_well() -> None:
+    assert verdict(gateway_state(), QUIET).more == "No traffic at the moment."
+    calm = verdict(gateway_state(), BUSY)
+    assert (calm.level, calm.title, calm.more, calm.also) == (
+        "ok",
+        "All is well",
+        "20 answers a second, none refused.",
+        (),
+    )
+    assert verdict(gateway_state(), replace(BUSY, shed=0.1)).more == "20 answers a second, hardly any refused."
+
+
+@pytest.mark.parametrize(
+    ("backends", "level", "title"),
+    [
+        ([backend_state("a"), backend_state("b", health="down")], "warning", "b is out"),
+        ([backend_state("a", health="half_open"), backend_state("b")], "warning", "a is out"),
+        (
+            [backend_state("a", health="open"), backend_state("b", health="down"), backend_state("c")],
+            "warning",
+            "a, b are out",
+        ),
+        ([backend_state("a", health="open"), backend_state("b", health="down")], "critical", "No backend is healthy"),
+        (
+            [backend_state("a", health="drained"), backend_state("b", health="down")],
+            "critical",
+            "No backend is healthy",
+        ),
+        ([backend_state("a", health="drained")], "critical", "Every backend is drained"),
+        ([backend_state("a", health="drained"), backend_state("b")], "ok", "All is well"),
+        ([silent("a"), backend_state("b")], "critical", "a is silent for 12 s with 3 requests in flight"),
+    ],
+)
+def test_backends(backends: list[BackendState], level: str, title: str) -> None:
+    found = verdict(gateway_state(*backends), BUSY)
+    assert (found.level, found.title) == (level, title)
+
+
+def test_a_backend_that_runs_nothing_is_not_silent() -> None:
+    assert verdict(gateway_state(backend_state(running=0, silence=0.0)), BUSY).level == "ok"
+
+
+def test_overload_tells_how_much_is_refused() -> None:
+    found = verdict(gateway_state(overloaded=True), replace(BUSY, shed=5.0))
+    assert (found.level, found.title) == ("warning", "Overloaded: more comes in than the engines can serve")
+    assert found.more.startswith("5 a second are refused (20%)")
+
+
+def test_refusals_without_overload() -> None:
+    assert verdict(gateway_state(), replace(BUSY, shed=5.0)).title == "20% of the requests are refused"
+
+
+def test_failures() -> None:
+    assert verdict(gateway_state(), replace(BUSY, failed=5.0)).title == "20% of the requests fail"
+    assert verdict(gateway_state(), replace(BUSY, failed=1.0)).level == "ok"
+
+
+def test_draining() -> None:
+    assert verdict(gateway_state(draining=True), QUIET).title == "Shutting down"
+
+
+def test_the_gravest_comes_first_and_the_rest_is_named() -> None:
+    found = verdict(
+        gateway_state(backend_state("a", health="down"), backend_state("b"), overloaded=True),
+        replace(BUSY, shed=5.0),
+        [finding("info", "no matter"), finding("warning", "KV is full"), finding("critical", "b hangs", "Restart it")],
+    )
+    assert (found.level, found.title, found.more) == ("critical", "b hangs", "Restart it")
+    assert found.also == ("a is out", "KV is full", "Overloaded: more comes in than the engines can serve")
+
+
+def test_a_finding_without_advice() -> None:
+    assert verdict(gateway_state(), BUSY, [finding("warning", "KV is full")]).more == ""
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0, "0"), (0.04, "0.0"), (3.14, "3.1"), (3.0, "3"), (12.6, "13")])
+def test_figures(value: float, shown: str) -> None:
+    assert figure(value) == shown
