@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.admission.config import AdmissionConfig, BreakerConfig, LimitConfig
+from gateway.admission.pool import Books, Pool
+from gateway.admission.window import Running, Streaming
+from gateway.model import Backend, Health, Hints, Outcome
+from tests.admission.helpers import adaptive, config, fixed, ticket
+
+BREAKER = BreakerConfig(failures=2, cooldown=5.0, silence=30.0)
+
+
+def pool(*backends: Backend) -> Pool:
+    return Pool(backends, config(breaker=BREAKER))
+
+
+def names(books: object) -> list[str]:
+    return [entry.name for entry in books]  # type: ignore[attr-defined]
+
+
+def run(own: Pool, books: Books, number: int, now: float = 0.0, *, stream: bool = True) -> Running:
+    request = ticket(stream=stream)
+    running = (
+        Streaming(number, request, books.window, now, None) if stream else Running(number, request, books.window, now)
+    )
+    own.enter(books, running, now)
+    return running
+
+
+def fail(own: Pool, name: str, now: float = 0.0, outcome: Outcome = Outcome.CONNECT_FAILED) -> None:
+    """Two failures in a row."""
+    for number in (901, 902):
+        run(own, own.by_name[name], number, now)
+        own.leave(name, number, outcome, None, now)
+
+
+# ---------------------------------------------------------------------------------------------------- who serves
+
+
+def test_a_model_goes_where_it_is_listed_and_where_anything_is_served() -> None:
+    own = pool(adaptive("a", models=("m", "n")), adaptive("b", models=("n",)), adaptive("c"))
+    assert names(own.serving("m", frozenset())) == ["a", "c"]
+    assert names(own.serving("n", frozenset())) == ["a", "b", "c"]
+    assert names(own.serving("unknown", frozenset())) == ["c"]
+    assert names(own.serving(None, frozenset())) == ["c"]
+    assert names(own.serving("n", frozenset("ac"))) == ["b"]
+    assert names(own.serving("m", frozenset("ac"))) == []
+
+
+def test_where_every_backend_lists_models_an_unknown_one_goes_to_any() -> None:
+    own = pool(adaptive("a", models=("m",)), adaptive("b", models=("n",)))
+    assert names(own.serving("unknown", frozenset())) == ["a", "b"]
+    assert names(own.serving(None, frozenset())) == ["a", "b"]
+
+
+# ---------------------------------------------------------------------------------------------- who is sound
+
+
+def test_a_backend_whose_probe_fails_gets_nothing_while_another_is_up() -> None:
+    own = pool(adaptive("a"), adaptive("b"))
+    own.note_health("a", Health.DOWN)
+    assert names(own.sound(own.books, 0.0)) == ["b"]
+    own.note_health("a", Health.UP)
+    assert names(own.sound(own.books, 0.0)) == ["a", "b"]
+
+
+def test_C08_a_backend_that_produces_output_is_alive_whatever_its_probe_says() -> None:
+    own = pool(adaptive("a"), adaptive("b"))
+    busy = run(own, own.by_name["a"], 1)
+    busy.output(1, 10.0)
+    own.note_health("a", Health.DOWN)
+    assert names(own.sound(own.books, 14.0)) == ["a", "b"]
+    assert names(own.sound(own.books, 15.0)) == ["b"]
+    assert own.by_name["a"].window.inflight == 1
+
+
+def test_C09_when_every_probe_fails_all_go_on() -> None:
+    own = pool(adaptive("a"), adaptive("b"))
+    own.note_health("a", Health.DOWN)
+    own.note_health("b", Health.DOWN)
+    assert names(own.sound(own.books, 0.0)) == ["a", "b"]
+
+
+def test_a_failing_probe_is_less_bad_than_an_open_breaker() -> None:
+    own = pool(adaptive("a"), adaptive("b"))
+    own.note_health("a", Health.DOWN)
+    fail(own, "b")
+    assert names(own.sound(own.books, 1.0)) == ["a"]
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_the_last_backend_is_never_taken_out(down: bool) -> None:
+    own = pool(adaptive("a"))
+    fail(own, "a")
+    if down:
+        own.note_health("a", Health.DOWN)
+    assert own.by_name["a"].state(1.0).health == "open"
+    assert names(own.sound(own.books, 1.0)) == ["a"]
+
+
+def test_after_the_cooldown_one_request_tries() -> None:
+    own = pool(adaptive("a"), adaptive("b"))
+    fail(own, "a")
+    assert names(own.sound(own.books, 4.9)) == ["b"]
+    assert names(own.sound(own.books, 5.0)) == ["a", "b"]
+    run(own, own.by_name["a"], 1, 5.0)
+    assert names(own.sound(own.books, 5.0)) == ["b"]
+    assert own.by_name["a"].state(5.0).health == "half_open"
+    own.leave("a", 1, Outcome.COMPLETED, None, 6.0)
+    assert not own.troubled
+    assert names(own.sound(own.books, 6.0)) == ["a", "b"]
+
+
+def test_requests_that_were_under_way_do_not_count_as_the_trial() -> None:
+    own = pool(adaptive("a"))
+    run(own, own.by_name["a"], 1)
+    fail(own, "a")
+    run(own, own.by_name["a"], 2, 1.0)
+    assert own.by_name["a"].breaker.trial is None
+
+
+@pytest.mark.parametrize("outcome", [Outcome.BACKEND_BUSY, Outcome.CLIENT_ERROR, Outcome.CLIENT_GONE])
+def test_what_is_no_failure_never_opens_the_breaker(outcome: Outcome) -> None:
+    own = pool(adaptive("a"))
+    for number in range(50):
+        run(own, own.by_name["a"], number)
+        own.leave("a", number, outcome, None, 0.0)
+    assert own.by_name["a"].state(0.0).health == "unknown"
+
+
+def test_a_backend_that_is_silent_with_requests_in_flight_hangs() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    run(own, books, 1)
+    own.tick(30.0)
+    assert books.state(30.0).health == "unknown"
+    own.tick(30.1)
+    assert books.state(30.1).health == "open"
+    assert own.troubled
+    own.tick(30.2)  # once
+    assert books.breaker.until == pytest.approx(35.1)
+
+
+def test_any_byte_of_any_request_says_that_it_does_not_hang() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    run(own, books, 1)
+    run(own, books, 2, stream=False).output(1, 20.0)
+    own.tick(45.0)
+    run(own, books, 3)
+    own.leave("a", 3, Outcome.CLIENT_ERROR, None, 45.0)
+    own.tick(70.0)
+    assert books.state(70.0).health == "unknown"
+    own.leave("a", 1, Outcome.CLIENT_GONE, None, 75.0)  # a client that gives up is no byte
+    own.tick(76.0)
+    assert books.state(76.0).health == "open"
+
+
+def test_an_idle_backend_does_not_hang() -> None:
+    own = pool(adaptive("a"))
+    own.tick(1000.0)
+    assert not own.troubled
+
+
+# ---------------------------------------------------------------------------------------------------- what is learned
+
+
+def test_failures_before_the_first_token_are_drops_and_later_ones_are_not() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    for number, outcome in enumerate((Outcome.BACKEND_ERROR, Outcome.BACKEND_LOST, Outcome.BACKEND_SILENT)):
+        run(own, books, number)
+        own.leave("a", number, outcome, None, 0.0)
+    run(own, books, 9).output(1, 1.0)
+    own.leave("a", 9, Outcome.BACKEND_LOST, None, 2.0)
+    assert books.window.drops == 3
+
+
+def test_a_refusal_bounds_the_limit_by_what_was_held_and_only_before_the_first_token() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    for number in range(4):
+        run(own, books, number).output(1, 1.0)
+    own.leave("a", 0, Outcome.BACKEND_BUSY, None, 1.0)
+    assert books.cap == 4
+    run(own, books, 8)
+    own.leave("a", 8, Outcome.BACKEND_BUSY, None, 1.0)
+    assert books.cap == 3
+
+
+def test_capacity_is_what_a_full_limit_serves() -> None:
+    own = pool(fixed(4, "a"))
+    books = own.by_name["a"]
+    assert books.capacity == 0.0
+    for number in range(30):
+        run(own, books, number)  # 125 cost units each
+        own.leave("a", number, Outcome.COMPLETED, None, 5.0)
+    assert books.capacity == pytest.approx(4 * 125 / 5)
+
+
+def test_a_backend_that_comes_back_to_life_grows_fast() -> None:
+    own = pool(adaptive("a"))
+    own.by_name["a"].limit.refuse(1)
+    fail(own, "a")
+    run(own, own.by_name["a"], 1, 6.0)
+    own.leave("a", 1, Outcome.COMPLETED, None, 7.0)
+    law = own.by_name["a"]._law
+    assert law._slow
+    assert own.by_name["a"].state(7.0).health == "unknown"
+
+
+# ---------------------------------------------------------------------------------------------------------- hints
+
+
+def test_hints_bound_the_tokens_and_lapse() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    assert books.state(0.0).hints_age is None
+    books.note_hints(Hints(kv_usage=0.5, kv_capacity_tokens=10_000), 0.0)
+    assert books.state(3.0).hints_age == 3.0
+    assert books.state(3.0).token_limit == 9_000
+
+
+@pytest.mark.parametrize(("age", "believed"), [(10.0, True), (10.1, False)])
+def test_a_gauge_older_than_ten_seconds_is_not_believed(
+    age: float, believed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    books.note_hints(Hints(kv_usage=1.0, kv_capacity_tokens=300), 0.0)
+    run(own, books, 1)
+    seen: list[float | None] = []
+    monkeypatch.setattr(books.limit, "tick", lambda _window, usage, _now: seen.append(usage))
+    books.tick(age)
+    assert seen == [1.0 if believed else None]
+
+
+def test_preemptions_are_counted_from_gauge_to_gauge_and_a_restart_is_none() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    for total in (10.0, 14.0, 2.0, None, 7.0):
+        books.note_hints(Hints(preemptions_total=total), 0.0)
+    assert books.window.preemptions == 4.0
+
+
+# ----------------------------------------------------------------------------------------------------------- state
+
+
+def test_the_books_show_everything() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    run(own, books, 1)
+    run(own, books, 2).output(1, 1.0)
+    state = books.state(1.0)
+    assert (state.name, state.url, state.running, state.tokens, state.unstarted) == ("a", "http://a", 2, 400, 1)
+    assert (state.limit, state.token_limit, state.pace, state.pace_base) == (4.0, None, None, None)
+    for _ in range(30):
+        books.window.base_whole.add(0.5)
+    assert books.state(1.0).pace_base == 0.5
+    for _ in range(30):
+        books.window.base_stream.add(0.02)
+    assert books.state(1.0).pace_base == 0.02
+
+
+def test_a_permit_is_given_back_once() -> None:
+    own = pool(adaptive("a"))
+    run(own, own.by_name["a"], 1)
+    own.leave("a", 1, Outcome.COMPLETED, None, 1.0)
+    assert own.running == 0
+    with pytest.raises(KeyError):
+        own.leave("a", 1, Outcome.COMPLETED, None, 1.0)
+    assert own.running == 0
+
+
+def test_a_share_may_be_kept_for_the_first_lane() -> None:
+    settings: AdmissionConfig = config(limit=LimitConfig(initial=10), reserve_short=0.3)
+    books = Pool([adaptive("a")], settings).by_name["a"]
+    assert (books.cap, books.cap_others) == (10, 7)
+    small = Pool([adaptive("a")], replace(settings, limit=LimitConfig(initial=1))).by_name["a"]
+    assert (small.cap, small.cap_others) == (1, 1)
