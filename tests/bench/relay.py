@@ -5,6 +5,7 @@ of a direct connection, and the gateway's CPU time is read from the kernel, beca
 many cores the three have to share. Linux only.
 """
 
+# ruff: noqa: T201 - a report on the terminal
 from __future__ import annotations
 
 import argparse
@@ -30,7 +31,10 @@ from gateway.proxy.config import ProxyConfig
 from gateway.proxy.server import Gateway
 from gateway.telemetry.metrics import Metrics
 
-ANSWER = b'{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"%b"},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":64,"total_tokens":73}}' % (b"word " * 64)  # noqa: E501 - one line on the wire
+ANSWER = (
+    b'{"id":"x","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"%b"},'
+    b'"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":64,"total_tokens":73}}'
+) % (b"word " * 64)
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b" % (len(ANSWER), ANSWER)
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 EVENT = (
@@ -140,7 +144,7 @@ class _Client(asyncio.Protocol):
                 self.delays.append(now - float(event[at + 11 : event.index(b'"', at + 11)]))
 
     def on_message_complete(self) -> None:
-        if self.parser.get_status_code() != 200:  # noqa: PLR2004 - HTTP's own
+        if self.parser.get_status_code() != 200:
             raise RuntimeError(f"status {self.parser.get_status_code()}")
         self.latencies.append(time.monotonic() - self.asked)
         if self.running:
