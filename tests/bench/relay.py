@@ -107,7 +107,7 @@ async def _gateway(url: str, *, telemetry: bool) -> None:
     config = AdmissionConfig()
     estimator = Estimator(config.estimator)
     controller = AdmissionController(config, backends, random.uniform, estimator)
-    metrics = (Metrics(lambda: gateway.state(), version="bench", config_hash=""),) if telemetry else ()
+    metrics = (Metrics(lambda: gateway.state(), version="bench", config_hash=""),) if telemetry else ()  # noqa: PLW0108 - bound below
     gateway = Gateway(ProxyConfig(host="127.0.0.1", port=0), backends, controller, estimator, metrics)
     await gateway.start()
     print(gateway.url, flush=True)
