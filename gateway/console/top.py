@@ -21,6 +21,8 @@ _PLAIN_BLOCKS: Final = ("#", ".")
 _SPARK: Final = 20  # characters, of three seconds each
 _GRAIN: Final = 3
 _METER: Final = 14
+_FIXED: Final = 12  # lines beside the rows of backends and lanes, the one of the cursor included
+_FEWEST: Final = 2  # backends that are shown however little room there is
 
 _STYLES: Final = {"ok": "bold green", "warning": "bold yellow", "critical": "bold red", "info": "cyan"}
 _HEALTH: Final = {
@@ -57,11 +59,10 @@ class TopView:
             return Group(self._lost(trouble) if trouble else Text(f"asking {self._where} ..."))
         parts: list[Text | Table] = [self._head(status), *self._verdict(status, trouble), Text()]
         parts += [self._speed(status), self._sparks(status), Text()]
-        room = height - 10 - len(status["lanes"])
-        parts += [self._backends(status, max(2, room)), Text(), self._lanes(status), *self._shed(status)]
-        room -= min(len(status["backends"]), max(2, room)) + 1
-        for each in self._tail(findings, events, room):
-            parts.append(each)
+        room = height - _FIXED - len(status["lanes"])
+        most = max(_FEWEST, room)
+        parts += [*self._backends(status["backends"], most), Text(), self._lanes(status), *self._shed(status)]
+        parts += self._tail(findings, events, room - min(len(status["backends"]), most))
         return Group(*parts)
 
     def _lost(self, trouble: str) -> Text:
@@ -125,17 +126,16 @@ class TopView:
         drawn = "".join(" " if mean is None else self._bars[round(mean / most * top) if most else 0] for mean in means)
         return drawn.rjust(_SPARK)
 
-    def _backends(self, status: Mapping[str, Any], most: int) -> Table:
+    def _backends(self, backends: Sequence[Mapping[str, Any]], most: int) -> Iterator[Table | Text]:
         table = _table("BACKEND", "HEALTH", "RUNNING / LIMIT", "", "PACE / TARGET", "KV", "QUEUE")
         table.columns[0].max_width = 18
-        backends = status["backends"]
         shown = backends if len(backends) <= most else backends[: most - 1]
         for backend in shown:
             table.add_row(*self._backend(backend))
-        if len(shown) < len(backends):
-            out = sum(each["health"] not in {"up", "unknown"} for each in backends[len(shown) :])
-            table.add_row(f"{len(backends) - len(shown)} more, {out} of them out", style="dim")
-        return table
+        yield table
+        if left := backends[len(shown) :]:
+            out = sum(each["health"] not in {"up", "unknown"} for each in left)
+            yield Text(f"{len(left)} more, {out} of them out", style="dim")
 
     def _backend(self, backend: Mapping[str, Any]) -> Iterator[Text | str]:
         word, style = _HEALTH.get(backend["health"], (backend["health"], ""))
