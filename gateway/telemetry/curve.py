@@ -18,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf, isnan, nan, sqrt
+from statistics import median
 from typing import Final, NamedTuple
 
 from gateway.model import Outcome, Permit, Record, Timeline
 from gateway.telemetry.ladder import bounds, rung
 from gateway.telemetry.rows import Rows
 from gateway.telemetry.spread import Spread, spread
+from gateway.telemetry.wear import PaceLog, Slowdown
 
 FINE: Final = 16  # rungs to an octave
 SPAN: Final = 1.0  # seconds of work, at least
@@ -35,6 +37,8 @@ MODELS: Final = 20  # told apart on one backend
 OTHERS: Final = "other"
 UNCLAIMED: Final = 100_000  # ended requests whose record is still to come
 _PERCENTS: Final = (95.0, 99.0)
+_ALONE: Final = 4  # requests in flight that are few
+_FEW: Final = 5
 
 
 class Answer(NamedTuple):
@@ -126,6 +130,8 @@ class _Meter:
         self.rungs: dict[int, _Rung] = {}
         self.models: dict[str, int] = {}
         self.lanes: dict[str, int] = {}
+        self.paces = PaceLog()
+        self.silence: float | None = None  # about the longest that a request came back from
         self._age = age
         self._changed = 0.0
         self._events = self._counted = 1.0  # output events, and tokens reported for them
@@ -183,10 +189,16 @@ class _Meter:
         ttft, tpot = nan, nan
         prompt, tokens = self._tokens(record)
         timeline = record.timeline
-        if timeline.first_output is not None:
-            ttft, tpot = _speed(timeline, tokens, now - latency)
-        else:
+        whole = timeline.first_output is None
+        if whole:
             self._whole += tokens
+        else:
+            ttft, tpot = _speed(timeline, tokens, now - latency)
+        if whole or tokens > 1:
+            pace = latency / max(1, tokens) if whole else tpot
+            self.paces.note(_lowest(level), now, pace, prompt + tokens, whole=whole)
+        silent = latency if whole else ttft
+        self.silence = silent if self.silence is None else max(silent, 0.999 * self.silence)
         found = self._rung(level, now)
         lane = _code(self.lanes, record.lane or "")
         model = _code(self.models, record.ticket.shape.model or "" if record.ticket else "")
@@ -213,6 +225,11 @@ def _speed(timeline: Timeline, tokens: int, admitted: float) -> tuple[float, flo
     """TTFT from the permit on, and TPOT."""
     first, last = timeline.first_output or admitted, timeline.last_output or admitted
     return first - admitted, (last - first) / (tokens - 1) if tokens > 1 else nan
+
+
+def _lowest(level: float) -> int:
+    """The lowest level of the rung that ``level`` is in."""
+    return bounds(rung(max(1, round(level)), FINE), FINE)[0]
 
 
 def _code(known: dict[str, int], name: str) -> int:
@@ -295,11 +312,20 @@ class Curves:
             if found is not None:
                 yield found
 
-    def answers(self, backend: str, since: float) -> Iterator[tuple[int, list[Answer]]]:
-        """For each rung of ``backend``, its number and the answers that came at ``since`` or later."""
-        if backend in self._meters:
-            for index, found in self._meters[backend].rungs.items():
-                yield index, [Answer(*row) for row in found.answers.since(since)]
+    def first_token_alone(self, backend: str, now: float) -> float | None:
+        """Median TTFT of ``backend`` with few requests in flight; None before there were enough of them."""
+        rungs = self._meters[backend].rungs if backend in self._meters else {}
+        rows = [row for index in range(_ALONE) if index in rungs for row in rungs[index].answers.since(now - self._age)]
+        times = [answer.ttft for answer in map(Answer._make, rows) if not isnan(answer.ttft)]
+        return median(times) if len(times) >= _FEW else None
+
+    def longest_silence(self, backend: str) -> float | None:
+        """About how long an answer of ``backend`` took to begin at most, in seconds; None before the first one."""
+        return self._meters[backend].silence if backend in self._meters else None
+
+    def slowdown(self, backend: str, now: float, base: float | None) -> Slowdown | None:
+        """How much slower ``backend`` has become at the same load, see ``PaceLog``; None without a comparison."""
+        return self._meters[backend].paces.slowdown(now, base) if backend in self._meters else None
 
 
 def _level(
@@ -312,10 +338,10 @@ def _level(
     model: str | None,
 ) -> Level | None:
     """The figures of one level; None where it was never held."""
-    spans = [Span(*row) for found in rungs for row in found.spans.since(since)]
+    spans = [Span._make(row) for found in rungs for row in found.spans.since(since)]
     if not spans:
         return None
-    answers = [Answer(*row) for found in rungs for row in found.answers.since(since)]
+    answers = [Answer._make(row) for found in rungs for row in found.answers.since(since)]
     mine = answers if model is None else [answer for answer in answers if answer.model == meter.models[model]]
     seconds = sum(span.seconds for span in spans)
     lanes = tuple(meter.lanes)
