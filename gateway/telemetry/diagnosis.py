@@ -17,6 +17,7 @@ from gateway.telemetry.facts import BackendFacts, Facts
 TOLERANCE: Final = 5.0  # times the unloaded pace, where there is no objective: as admission holds it
 HEADROOM: Final = 0.85  # of a TPOT objective: the same
 
+SETTLED: Final = 30.0  # seconds: before, a limit that is still being found looks like a bottleneck
 CROWDED: Final = 0.02  # share of requests refused that is a complaint
 LATE: Final = 0.1  # the same of answers that missed an objective
 FEW: Final = 20  # requests that tell nothing
@@ -60,7 +61,7 @@ def unknown(facts: Facts) -> list[str]:
 def _engine(facts: Facts, backend: BackendFacts, *, storm: bool) -> list[Finding]:
     """What ails a living engine; where nothing does, what holds it back."""
     ailing = _first(_AILING, facts, backend) or _all(_AILING_TOO, facts, backend)
-    return ailing if ailing or storm else _first(_BOTTLENECKS, facts, backend)
+    return ailing if ailing or storm or facts.looked < SETTLED else _first(_BOTTLENECKS, facts, backend)
 
 
 def _first(rules: _Rules, facts: Facts, backend: BackendFacts) -> list[Finding]:

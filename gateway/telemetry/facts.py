@@ -91,9 +91,13 @@ class BackendFacts:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All of it. ``seconds`` is the length of the window; counts are of requests that ended in it."""
+    """All of it. ``seconds`` is the length of the window; counts are of requests that ended in it.
+
+    ``looked`` are the seconds between the first look and the last: fewer where the gateway has just started.
+    """
 
     seconds: float
+    looked: float
     backends: tuple[BackendFacts, ...]
     received: int = 0
     first_attempts: int = 0
@@ -196,10 +200,11 @@ class FactSheet:
         canaries: Iterable[tuple[str, str]] = (),
     ) -> Facts:
         """All facts; ``looks`` are those of the window, the oldest first, at least one."""
-        counts, (_, first), (_, last) = self._counts, looks[0], looks[-1]
+        counts, (began, first), (ended, last) = self._counts, looks[0], looks[-1]
         came = {kept: last.retries_seen.get(kept, 0) - first.retries_seen.get(kept, 0) for kept in (True, False)}
         return Facts(
             seconds=self._seconds,
+            looked=ended - began,
             backends=tuple(
                 self._backend(state, [_of(each, state.name) for _, each in looks], curves) for state in last.backends
             ),
