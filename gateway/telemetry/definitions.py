@@ -238,6 +238,12 @@ CONCURRENCY_LIMIT: Final = _gauge(
     action="Falls and stays low: the engine is slower than it was when idle. Swings: see "
     "gateway_concurrency_limit_changes_total for the reason.",
 )
+LIMIT_MINIMUM: Final = _gauge(
+    "gateway_concurrency_limit_minimum",
+    "backend",
+    meaning="The concurrency limit never falls below; absent while the limit is fixed.",
+    action="gateway_concurrency_limit stands at it: the engine is far too slow, or out of order; see /diagnosis.",
+)
 TOKEN_LIMIT: Final = _gauge(
     "gateway_token_limit",
     "backend",
@@ -275,6 +281,25 @@ BACKEND_UP: Final = _gauge(
     meaning="1 while the gateway may send requests to the backend (up, or not probed yet), 0 while it is down or held "
     "by the breaker.",
     action="0: see the engine's log and /state. All at 0: clients get 503; the gateway goes on trying by itself.",
+)
+BACKEND_DRAINED: Final = _gauge(
+    "gateway_backend_drained",
+    "backend",
+    meaning="1 while the operator lets no new request go to the backend (`gateway limits --drain`).",
+    action="1 and forgotten: `gateway limits --undrain`. gateway_backend_up is 0 meanwhile, as meant.",
+)
+BACKEND_SILENCE: Final = _gauge(
+    "gateway_backend_silence_seconds",
+    "backend",
+    meaning="Time since the last byte of any request that runs on the backend; 0 while none runs.",
+    action="Above a minute: the engine hangs, whatever its health says, unless all that it runs are long answers in "
+    "one piece. After GATEWAY_BREAKER_SILENCE the breaker takes it out.",
+)
+KV_USAGE: Final = _gauge(
+    "gateway_backend_kv_usage_ratio",
+    "backend",
+    meaning="Share of the KV cache that the engine itself says is in use; absent where it does not say.",
+    action="Near 1: long requests fill the cache and the engine preempts; see gateway_token_limit.",
 )
 SCRAPE_AGE: Final = _gauge(
     "gateway_backend_scrape_age_seconds",
@@ -316,6 +341,13 @@ QUEUE_MAX_WAIT: Final = _gauge(
 # The gateway itself
 # --------------------------------------------------------------------------------------------------------------
 
+FINDING: Final = _gauge(
+    "gateway_finding",
+    *("cause", "backend"),
+    meaning="1 while /diagnosis finds this cause; backend is none where it is about the gateway or its clients. Absent "
+    "otherwise.",
+    action="`gateway diagnose` gives the evidence and the setting to turn.",
+)
 OVERLOADED: Final = _gauge(
     "gateway_overloaded",
     meaning="1 while overload is sustained and clients are told not to retry.",
@@ -359,11 +391,15 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
     (
         "Backends",
         (
-            *(INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNSTARTED_REQUESTS, CONCURRENCY_LIMIT, TOKEN_LIMIT, LIMIT_CHANGES),
-            *(PACE, LATENCY_BASELINE, PACE_TARGET, BACKEND_UP, SCRAPE_AGE),
+            *(INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNSTARTED_REQUESTS),
+            *(CONCURRENCY_LIMIT, LIMIT_MINIMUM, TOKEN_LIMIT, LIMIT_CHANGES, PACE, LATENCY_BASELINE, PACE_TARGET),
+            *(BACKEND_UP, BACKEND_DRAINED, BACKEND_SILENCE, KV_USAGE, SCRAPE_AGE),
         ),
     ),
     ("Queue", (QUEUE_DEPTH, QUEUE_TOKENS, QUEUE_OLDEST, QUEUE_MAX_WAIT)),
-    ("The gateway itself", (OVERLOADED, DRAINING, LOOP_LAG, LOG_DROPPED, RECORDS_DROPPED, BUILD_INFO, CONFIG_INFO)),
+    (
+        "The gateway itself",
+        (FINDING, OVERLOADED, DRAINING, LOOP_LAG, LOG_DROPPED, RECORDS_DROPPED, BUILD_INFO, CONFIG_INFO),
+    ),
 )
 DEFINITIONS: Final = tuple(definition for _, section in SECTIONS for definition in section)

@@ -7,7 +7,7 @@ benchmark clients, and an answer that is not streamed has none of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
@@ -40,11 +40,15 @@ _BACKEND_GAUGES: Final[tuple[tuple[names.Definition, Callable[[BackendState], fl
     (names.INFLIGHT_TOKENS, lambda backend: backend.tokens),
     (names.UNSTARTED_REQUESTS, lambda backend: backend.unstarted),
     (names.CONCURRENCY_LIMIT, lambda backend: backend.limit),
+    (names.LIMIT_MINIMUM, lambda backend: backend.limit_min),
     (names.TOKEN_LIMIT, lambda backend: backend.token_limit),
     (names.PACE, lambda backend: backend.pace),
     (names.LATENCY_BASELINE, lambda backend: backend.pace_base),
     (names.PACE_TARGET, lambda backend: backend.pace_target),
     (names.BACKEND_UP, lambda backend: float(backend.health in {"up", "unknown"})),
+    (names.BACKEND_DRAINED, lambda backend: float(backend.health == "drained")),
+    (names.BACKEND_SILENCE, lambda backend: backend.silence),
+    (names.KV_USAGE, lambda backend: backend.hints.kv_usage),
     (names.SCRAPE_AGE, lambda backend: backend.hints_age),
 )
 _LANE_GAUGES: Final[tuple[tuple[names.Definition, Callable[[LaneState], float]], ...]] = (
@@ -100,12 +104,17 @@ class Metrics:
         loop_lag: Callable[[], float] | None = None,
         log_dropped: Callable[[], int] | None = None,
         records_dropped: Callable[[], int] | None = None,
+        findings: Callable[[], Iterable[tuple[str, str | None]]] = tuple,
     ) -> None:
-        """``loop_lag`` gives seconds (LoopLag), the others lines lost (AccessLog.dropped, RecordFile.dropped)."""
+        """``loop_lag`` gives seconds (LoopLag), the dropped are lines lost (AccessLog.dropped, RecordFile.dropped).
+
+        ``findings`` gives the cause and the backend of each finding of the diagnosis.
+        """
         config = config or MetricsConfig()
         self._state = state
         self._info = ((names.BUILD_INFO, version), (names.CONFIG_INFO, config_hash))
         self._loop_lag = loop_lag
+        self._findings = findings
         self._dropped = ((names.LOG_DROPPED, log_dropped), (names.RECORDS_DROPPED, records_dropped))
         self._models = Bounded(config.max_models, config.models)
         self._clients = Bounded(config.max_clients)
@@ -244,6 +253,10 @@ class Metrics:
         for kept in (True, False):
             arrivals.add_metric((str(kept).lower(),), state.retries_seen.get(kept, 0))
         yield arrivals
+        found = _family(names.FINDING)
+        for cause, backend in dict.fromkeys(self._findings()):
+            found.add_metric((cause, NONE if backend is None else clean(backend)), 1)
+        yield found
         yield _single(names.OVERLOADED, state.overloaded)
         yield _single(names.DRAINING, state.draining)
         if self._loop_lag is not None:

@@ -40,17 +40,22 @@ EXPECTED = {
     "gateway_inflight_tokens": ("gauge", {"backend"}),
     "gateway_unstarted_requests": ("gauge", {"backend"}),
     "gateway_concurrency_limit": ("gauge", {"backend"}),
+    "gateway_concurrency_limit_minimum": ("gauge", {"backend"}),
     "gateway_token_limit": ("gauge", {"backend"}),
     "gateway_concurrency_limit_changes_total": ("counter", {"backend", "direction", "reason"}),
     "gateway_pace_seconds": ("gauge", {"backend"}),
     "gateway_latency_baseline_seconds": ("gauge", {"backend"}),
     "gateway_pace_target_seconds": ("gauge", {"backend"}),
     "gateway_backend_up": ("gauge", {"backend"}),
+    "gateway_backend_drained": ("gauge", {"backend"}),
+    "gateway_backend_silence_seconds": ("gauge", {"backend"}),
+    "gateway_backend_kv_usage_ratio": ("gauge", {"backend"}),
     "gateway_backend_scrape_age_seconds": ("gauge", {"backend"}),
     "gateway_queue_depth": ("gauge", {"class"}),
     "gateway_queue_tokens": ("gauge", {"class"}),
     "gateway_queue_oldest_wait_seconds": ("gauge", {"class"}),
     "gateway_queue_max_wait_seconds": ("gauge", {"class"}),
+    "gateway_finding": ("gauge", {"cause", "backend"}),
     "gateway_overloaded": ("gauge", set()),
     "gateway_draining": ("gauge", set()),
     "gateway_event_loop_lag_seconds": ("gauge", set()),
@@ -102,7 +107,8 @@ def test_every_definition_is_in_a_section() -> None:
 
 
 def test_what_is_exposed_is_what_is_defined() -> None:
-    source = metrics(loop_lag=lambda: 0.002, log_dropped=lambda: 3, records_dropped=lambda: 4)
+    found = (("kv_bound", "gpu1"),)
+    source = metrics(loop_lag=lambda: 0.002, log_dropped=lambda: 3, records_dropped=lambda: 4, findings=lambda: found)
     source.observe(record())
     source.observe(refused(reason=Reason.QUEUE_FULL, retry_after=2.0))
     types = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Access, GatewayState, Outcome, Reason, Record, Route, Timeline, Usage
+from gateway.model import Access, GatewayState, Hints, Outcome, Reason, Record, Route, Timeline, Usage
 from gateway.telemetry.metrics import Metrics, MetricsConfig
 from tests.telemetry.helpers import (
     MODELS,
@@ -403,11 +403,15 @@ def test_every_gauge_shows_its_own_figure() -> None:
         "gateway_inflight_tokens": 4200,
         "gateway_unstarted_requests": 1,
         "gateway_concurrency_limit": 12.5,
+        "gateway_concurrency_limit_minimum": 1,
         "gateway_token_limit": 90_000,
         "gateway_pace_seconds": 0.031,
         "gateway_latency_baseline_seconds": 0.012,
         "gateway_pace_target_seconds": 0.06,
         "gateway_backend_up": 1,
+        "gateway_backend_drained": 0,
+        "gateway_backend_silence_seconds": 0.2,
+        "gateway_backend_kv_usage_ratio": 0.42,
         "gateway_backend_scrape_age_seconds": 1.5,
     }
     assert {name: value(source, name, backend="gpu1") for name in backend} == backend
@@ -433,7 +437,9 @@ def test_every_gauge_shows_its_own_figure() -> None:
     assert value(source, "gateway_retry_arrivals_total", kept="false") == 11
 
 
-@pytest.mark.parametrize(("health", "up"), [("up", 1), ("unknown", 1), ("down", 0), ("open", 0), ("half_open", 0)])
+@pytest.mark.parametrize(
+    ("health", "up"), [("up", 1), ("unknown", 1), ("down", 0), ("open", 0), ("half_open", 0), ("drained", 0)]
+)
 def test_a_backend_is_up_while_requests_may_go_there(health: str, up: int) -> None:
     assert scrape(metrics(gateway_state(backend_state(health=health))))["gateway_backend_up"] == {
         frozenset({("backend", "gpu1")}): up
@@ -441,10 +447,29 @@ def test_a_backend_is_up_while_requests_may_go_there(health: str, up: int) -> No
 
 
 def test_what_is_not_known_yet_is_absent_and_not_zero() -> None:
-    fresh = backend_state(token_limit=None, pace=None, pace_base=None, pace_target=None, hints_age=None)
+    unknown = ("token_limit", "pace", "pace_base", "pace_target", "hints_age", "limit_min")
+    fresh = backend_state(hints=Hints(), **dict.fromkeys(unknown))
     samples = scrape(metrics(gateway_state(fresh)))
-    for name in ("token_limit", "pace_seconds", "latency_baseline_seconds", "backend_scrape_age_seconds"):
+    for name in (
+        *("token_limit", "concurrency_limit_minimum", "pace_seconds", "latency_baseline_seconds"),
+        *("backend_scrape_age_seconds", "backend_kv_usage_ratio"),
+    ):
         assert f"gateway_{name}" not in samples
+
+
+def test_a_drained_backend_says_so() -> None:
+    assert (
+        value(metrics(gateway_state(backend_state(health="drained"))), "gateway_backend_drained", backend="gpu1") == 1
+    )
+
+
+def test_findings_are_there_while_they_are_found() -> None:
+    found: list[tuple[str, str | None]] = [("kv_bound", "gpu1"), ("retry_storm", None), ("retry_storm", None)]
+    source = metrics(findings=lambda: found)
+    assert value(source, "gateway_finding", cause="kv_bound", backend="gpu1") == 1
+    assert value(source, "gateway_finding", cause="retry_storm", backend="none") == 1
+    found.clear()
+    assert "gateway_finding" not in scrape(source)
 
 
 def test_several_backends_each_have_their_series() -> None:
