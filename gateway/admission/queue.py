@@ -188,7 +188,7 @@ class LaneQueue:
     def __init__(self, config: QueueConfig) -> None:
         self.lanes = tuple(Lane(lane, config) for lane in config.lanes)
         self.depth = 0
-        self._turn = 0
+        self._turn = len(self.lanes) - 1  # so that the first lane has the first turn
 
     def push(self, entry: Entry) -> None:
         """Let a request wait."""
@@ -203,6 +203,7 @@ class LaneQueue:
     def _left(self) -> None:
         self.depth -= 1
         if not self.depth:
+            self._turn = len(self.lanes) - 1
             for lane in self.lanes:
                 lane.credit = 0.0  # nobody was kept waiting by what it was served
 

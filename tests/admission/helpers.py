@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -137,3 +137,45 @@ class Driver:
 
     def depth(self) -> int:
         return sum(lane.depth for lane in self.admission.state(self.now).lanes)
+
+
+class Plant:
+    """An engine for the driver: a step lasts ``pace(n)`` seconds and gives each of n streams a token.
+
+    ``run`` keeps ``crowd`` requests in the gateway's queue, so that the limit and nothing else decides what runs.
+    """
+
+    def __init__(
+        self, driver: Driver, pace: Callable[[int], float], *, length: int = 40, stream: bool = True, crowd: int = 3
+    ) -> None:
+        self.driver = driver
+        self.pace = pace
+        self.length = length
+        self.stream = stream
+        self.crowd = crowd
+        self.done: dict[int, int] = {}  # tokens so far, by ticket
+        self.finished = 0
+
+    def run(self, seconds: float) -> None:
+        driver = self.driver
+        end = driver.now + seconds
+        while driver.now < end:
+            self.arrive()
+            driver.run(self.pace(len(driver.permits)))
+            for permit in list(driver.permits.values()):
+                self.step(permit)
+
+    def arrive(self) -> None:
+        waiting = len(self.driver.admission._backlog)
+        for _ in range(self.crowd - waiting):
+            self.driver.offer(ticket(100, self.length, stream=self.stream))
+
+    def step(self, permit: Permit) -> None:
+        number = permit.ticket.id
+        self.done[number] = self.done.get(number, 0) + 1
+        if self.stream:
+            permit.progress.output(1, self.driver.now)
+        if self.done[number] == self.length:
+            del self.done[number]
+            self.finished += 1
+            self.driver.settle(permit, usage=Usage(100, self.length))
