@@ -39,6 +39,8 @@ def _parser() -> argparse.ArgumentParser:
     _check_config(verbs)
     _report(verbs)
     _replay(verbs)
+    _curve(verbs)
+    _diagnose(verbs)
     _top(verbs)
     _limits(verbs)
     _emulate(verbs)
@@ -127,6 +129,34 @@ def _replay(verbs: _Verbs) -> None:
     verb.set_defaults(run=_run_replay)
 
 
+def _curve(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "curve",
+        help="print what each engine gives at each number of requests in flight, as learned from live traffic",
+        description="Prints the table that people make by hand with a benchmark at several concurrencies: latency, "
+        "TTFT, TPOT and throughput at each level that was seen, with the knee and the level that serves best.",
+        epilog="docs/curve.md says how to read it.",
+    )
+    verb.add_argument("--backend", metavar="NAME", help="of this engine only")
+    verb.add_argument("--model", metavar="NAME", help="of requests for this model only")
+    shape = verb.add_mutually_exclusive_group()
+    shape.add_argument("--json", dest="format", action="store_const", const="json", help="as /curve answers")
+    shape.add_argument("--csv", dest="format", action="store_const", const="csv", help="a line for each level")
+    _where(verb)
+    verb.set_defaults(run=_run_curve)
+
+
+def _diagnose(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "diagnose",
+        help="say what is wrong, on what evidence, and what to turn",
+        epilog="docs/diagnosis.md says more of each cause.",
+    )
+    verb.add_argument("--json", dest="format", action="store_const", const="json", help="as /diagnosis answers")
+    _where(verb)
+    verb.set_defaults(run=_run_diagnose)
+
+
 def _top(verbs: _Verbs) -> None:
     verb = verbs.add_parser(
         "top",
@@ -176,11 +206,22 @@ def _where(verb: argparse.ArgumentParser) -> None:
 
 def _emulate(verbs: _Verbs) -> None:
     verb = verbs.add_parser("emulate", help="run an emulated engine: real HTTP, the timing of a known accelerator")
-    verb.add_argument("--profile", help="the engine to emulate (default: GATEWAY_EMULATOR_PROFILE)")
+    verb.add_argument(
+        "--kind",
+        choices=("vllm", "mindie"),
+        default="vllm",
+        help="whose HTTP server it has; mindie's other planes are on the next two ports (default: %(default)s)",
+    )
+    verb.add_argument(
+        "--profile", help="the engine to emulate (default: GATEWAY_EMULATOR_PROFILE; mindie: 910b-mindie)"
+    )
     verb.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     verb.add_argument("--port", type=_port, default=8000, help="port to listen on, 0: any (default: %(default)s)")
     verb.add_argument("--model", help="model name to serve under (default: the profile's name)")
     verb.add_argument("--speed", type=_speed, default=1.0, help="run that many times as fast (default: %(default)s)")
+    verb.add_argument(
+        "--link-num", type=_link_num, default=1000, help="mindie's maxLinkNum, its threads (default: %(default)s)"
+    )
     verb.add_argument("--list", action="store_true", help="list the profiles and exit")
     verb.set_defaults(run=_run_emulate)
 
@@ -197,6 +238,12 @@ def _env_file(verb: argparse._ActionsContainer) -> None:
 def _port(text: str) -> int:
     if not (text.isdecimal() and int(text) <= 65535):  # noqa: PLR2004 - the largest port there is
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a port number, 0 to 65535")
+    return int(text)
+
+
+def _link_num(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= 4096):  # noqa: PLR2004 - what MindIE takes
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of connections, 1 to 4096")
     return int(text)
 
 
@@ -256,6 +303,19 @@ def _run_top(arguments: argparse.Namespace) -> int:
     return run_top(arguments)
 
 
+def _run_curve(arguments: argparse.Namespace) -> int:
+    from gateway.app.admin import run_show
+
+    given = {"backend": arguments.backend, "model": arguments.model, "format": arguments.format or "text"}
+    return run_show(arguments, "/curve", [(name, value) for name, value in given.items() if value is not None])
+
+
+def _run_diagnose(arguments: argparse.Namespace) -> int:
+    from gateway.app.admin import run_show
+
+    return run_show(arguments, "/diagnosis", [("format", arguments.format or "text")])
+
+
 def _run_limits(arguments: argparse.Namespace) -> int:
     from gateway.app.limits import run_limits
 
@@ -263,11 +323,14 @@ def _run_limits(arguments: argparse.Namespace) -> int:
 
 
 def _run_emulate(arguments: argparse.Namespace) -> int:
-    from gateway.app.emulate import list_profiles, run_emulate
+    from gateway.app.emulate import list_profiles, run_emulate, run_mindie
 
     if arguments.list:
         return list_profiles()
-    return run_emulate(arguments.profile, arguments.host, arguments.port, arguments.model, arguments.speed)
+    place = arguments.host, arguments.port
+    if arguments.kind == "mindie":
+        return run_mindie(arguments.profile, *place, arguments.model, arguments.speed, arguments.link_num)
+    return run_emulate(arguments.profile, *place, arguments.model, arguments.speed)
 
 
 def _run_demo(_: argparse.Namespace) -> int:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from gateway.app.announce import curl
@@ -12,7 +13,8 @@ from gateway.app.configs import load_all
 from gateway.app.exits import EXIT_CONFIG, EXIT_START, EXIT_USAGE
 from gateway.app.process import Signals, run
 from gateway.emulator.engine import Profile
-from gateway.emulator.profiles import PROFILES
+from gateway.emulator.mindie import EmulatedMindIE
+from gateway.emulator.profiles import MINDIE_910B, PROFILES
 from gateway.emulator.server import EmulatedServer
 from gateway.model import Backend
 from gateway.settings.faults import nearest
@@ -40,21 +42,56 @@ def run_emulate(profile: str | None, host: str, port: int, model: str | None, sp
         if wrong:
             return EXIT_CONFIG
         profile = loaded.settings.emulator_profile
-    if profile not in PROFILES:
-        known = ", ".join(sorted(PROFILES))
-        sys.stderr.write(f"--profile: got {profile!r}, expected one of {known}{nearest(profile, PROFILES)}\n")
-        return EXIT_USAGE
+    if (code := _unknown(profile)) is not None:
+        return code
+    names = [model or profile]
+    return _run(
+        lambda: EmulatedServer(PROFILES[profile], names, host=host, port=port, speed=speed), f"{host}:{port}", names[0]
+    )
+
+
+def run_mindie(profile: str | None, host: str, port: int, model: str | None, speed: float, link_num: int) -> int:
+    """The same with MindIE's HTTP server, whose other planes are on the next two ports.
+
+    As there, ``MIES_SERVICE_MONITOR_MODE=1`` in the environment switches its metrics on.
+    """
+    profile = profile or MINDIE_910B.name
+    if (code := _unknown(profile)) is not None:
+        return code
+    names = [model or profile]
+    ports = [port, port + 1, port + 2] if port else [0, 0, 0]
+    monitored = os.environ.get("MIES_SERVICE_MONITOR_MODE") == "1"
+
+    def server() -> EmulatedMindIE:
+        return EmulatedMindIE(
+            PROFILES[profile], names, host=host, ports=ports, link_num=link_num, monitored=monitored, speed=speed
+        )
+
+    return _run(server, f"{host}:{port}", names[0])
+
+
+def _unknown(profile: str) -> int | None:
+    if profile in PROFILES:
+        return None
+    known = ", ".join(sorted(PROFILES))
+    sys.stderr.write(f"--profile: got {profile!r}, expected one of {known}{nearest(profile, PROFILES)}\n")
+    return EXIT_USAGE
+
+
+def _run(server: Callable[[], EmulatedServer | EmulatedMindIE], place: str, model: str) -> int:
     try:
-        return run(_emulate(profile, host, port, model or profile, speed))
+        return run(_emulate(server, model))
     except OSError as error:
-        sys.stderr.write(f"cannot listen on {host}:{port}: {error.strerror or error}\n")
+        sys.stderr.write(f"cannot listen on {place}: {error.strerror or error}\n")
         return EXIT_START
 
 
-async def _emulate(profile: str, host: str, port: int, model: str, speed: float) -> int:
+async def _emulate(make: Callable[[], EmulatedServer | EmulatedMindIE], model: str) -> int:
     signals = Signals()
-    async with EmulatedServer(PROFILES[profile], [model], host=host, port=port, speed=speed) as server:
-        sys.stderr.write(f"Emulated {profile} at {server.url}. Try it:\n{curl(server.url, model)}\n")
+    async with make() as server:
+        sys.stderr.write(f"Emulated {server.engine.profile.name} at {server.url}. Try it:\n{curl(server.url, model)}\n")
+        if isinstance(server, EmulatedMindIE):
+            sys.stderr.write(f"Management plane at {server.management_url}, metrics at {server.metrics_url}.\n")
         sys.stderr.flush()
         await signals.next()
     return 0

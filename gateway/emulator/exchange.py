@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
 from gateway.emulator.driver import Driver
 from gateway.emulator.engine import Emission
-from gateway.emulator.gauges import Gauges
 from gateway.emulator.intake import Ask
 from gateway.emulator.replies import Reply
 
 LAST_CHUNK = b"0\r\n\r\n"
+
+
+class Meter(Protocol):
+    """Who counts what the engine did. Times are engine seconds."""
+
+    def generated(self) -> None:
+        """One token more."""
+
+    def gap(self, seconds: float) -> None:
+        """Time between two tokens of one answer."""
+
+    def first(self, prompt_tokens: int, ttft: float) -> None:
+        """A request had its first token."""
+
+    def finished(self, reason: str, latency: float) -> None:
+        """A request ended by itself."""
+
+    def aborted(self, requests: int) -> None:
+        """Requests were ended before they did."""
 
 
 class Exchange:
@@ -20,7 +39,7 @@ class Exchange:
     that reads slowly does not hold the engine back (vLLM's does not either); its bytes wait in the transport.
     """
 
-    def __init__(self, ask: Ask, gauges: Gauges, driver: Driver) -> None:
+    def __init__(self, ask: Ask, gauges: Meter, driver: Driver) -> None:
         """Prepare; ``start`` begins."""
         self._ask = ask
         self._gauges = gauges
@@ -45,6 +64,11 @@ class Exchange:
         """From now on write ``reply`` as it comes, after ``head``. No emission may have come before."""
         self._transport, self._reply = transport, reply
         transport.write(head + reply.opening())
+
+    @property
+    def produced(self) -> int:
+        """Tokens so far, of all answers."""
+        return sum(self._produced)
 
     async def wait(self) -> None:
         """Until everything is produced. Whoever cancels this ends the work at once."""
