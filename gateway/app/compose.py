@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -16,6 +17,9 @@ from gateway.admission.estimator import Estimator
 from gateway.app.configs import config_hash, described, metrics_config, proxy_config
 from gateway.app.exits import StartError
 from gateway.console.admin import admin_app
+from gateway.console.curve import CurveRoutes
+from gateway.console.diagnosis import DiagnosisRoutes
+from gateway.console.events import EventRoutes
 from gateway.console.limits import LimitsRoutes
 from gateway.console.readiness import ReadinessCheck
 from gateway.console.report import ReportRoutes
@@ -25,10 +29,14 @@ from gateway.proxy.server import Gateway
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import admission_config
 from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.clients import Clients
+from gateway.telemetry.curve import Curves
 from gateway.telemetry.entry import Recorder
+from gateway.telemetry.events import Event, EventLog
 from gateway.telemetry.history import History
 from gateway.telemetry.loop_lag import LoopLag
 from gateway.telemetry.metrics import Metrics
+from gateway.telemetry.monitor import Monitor, Sources
 from gateway.telemetry.record_file import RecordFile
 from gateway.telemetry.window import Window
 
@@ -56,7 +64,11 @@ class Service:
         )
         recorder = Recorder(window, self._record_file) if self._record_file else Recorder(window)
         self._history = History(self._state)
-        observers: list[Observer] = [metrics, recorder, self._history]
+        self._events = EventLog()
+        curves, clients = Curves(settings.curve_age), Clients(settings.diagnosis_window)
+        sources = Sources(self._state, window, curves, clients, self._lag)
+        self._monitor = Monitor(sources, self._events, settings.diagnosis_window)
+        observers: list[Observer] = [metrics, recorder, self._history, curves, clients, self._monitor]
         if self._access_log:
             observers.append(self._access_log)
         admission = admission_config(settings)
@@ -64,7 +76,7 @@ class Service:
         self.gateway = Gateway(
             proxy_config(settings),
             engines,
-            AdmissionController(admission, engines, random.uniform, estimator),
+            AdmissionController(admission, engines, random.uniform, estimator, curves),
             estimator,
             observers,
         )
@@ -78,7 +90,10 @@ class Service:
             routes=(
                 *ReportRoutes(window).routes(),
                 *StatusRoutes(self._history, __version__).routes(),
-                *LimitsRoutes(lambda: self.gateway.tuning, self.gateway.retune, _log_change).routes(),
+                *LimitsRoutes(lambda: self.gateway.tuning, self.gateway.retune, self._tell_change).routes(),
+                *CurveRoutes(curves, self._state, time.monotonic).routes(),
+                *DiagnosisRoutes(self._monitor.findings).routes(),
+                *EventRoutes(self._events).routes(),
             ),
             token=token.get_secret_value() if token else None,
         )
@@ -102,6 +117,7 @@ class Service:
             raise
         self._lag.start()
         self._history.start()
+        self._monitor.start()
 
     async def _open_admin(self) -> None:
         await self._admin.setup()
@@ -112,6 +128,10 @@ class Service:
         """Where the admin port listens, with the port really bound."""
         host, port = self._admin.addresses[0][:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _tell_change(self, backend: str | None, text: str) -> None:
+        _log.info("changed by the operator: %s%s", f"backend {backend}: " if backend else "", text)
+        self._events.add(Event("setting_changed", text, backend))
 
     def reopen_log(self) -> None:
         """Write access log and records to new files, after logrotate moved the old ones."""
@@ -126,14 +146,11 @@ class Service:
         await self._admin.cleanup()
         self._lag.stop()
         self._history.stop()
+        self._monitor.stop()
         if self._access_log:
             self._access_log.stop()
         if self._record_file:
             self._record_file.stop()
-
-
-def _log_change(backend: str | None, text: str) -> None:
-    _log.info("changed by the operator: %s%s", f"backend {backend}: " if backend else "", text)
 
 
 async def _listen(start: Coroutine[Any, Any, None], settings: Settings, which: str) -> None:

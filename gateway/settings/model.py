@@ -339,6 +339,23 @@ class _Report(BaseModel):
     )
 
 
+class _Diagnosis(BaseModel):
+    """What the gateway finds out about the engines: `gateway curve`, `gateway diagnose`. See docs/diagnosis.md."""
+
+    curve_age: Annotated[Seconds, Gt(0)] = Field(
+        default=86_400.0, description="How long what was seen at a level of requests in flight is remembered."
+    )
+    diagnosis_window: Annotated[Seconds, Ge(10)] = Field(
+        default=60.0, description="The last while that a diagnosis rests on."
+    )
+    canary_interval: Annotated[Seconds, Ge(0)] = Field(
+        default=0.0,
+        description="Time between two canaries to each engine: short fixed prompts at temperature 0, whose answers are "
+        "compared with the first ones. 0: none are sent.",
+        examples=["5m"],
+    )
+
+
 class _Emulator(BaseModel):
     """The emulated engine that `serve` embeds where no engines are set; `gateway emulate` runs one by itself."""
 
@@ -360,12 +377,14 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Circuit breaker", _Breaker),
     ("Logs and metrics", _Telemetry),
     ("Benchmark report", _Report),
+    ("Diagnosis", _Diagnosis),
     ("Emulated engine", _Emulator),
 )
 
 
 class Settings(
     _Emulator,
+    _Diagnosis,
     _Report,
     _Telemetry,
     _Breaker,
