@@ -287,6 +287,9 @@ class AdmissionController:
 
     def _next(self, group: Group, now: float) -> Permit | None:
         candidates, pick = self._pool.sound(group.books, now), self._balancer.pick
+        if all(books.window.inflight >= books.cap for books in candidates):
+            group.shut = Hold.FULL  # nobody's turn is spent on it
+            return None
         found = group.queue.next(lambda entry: pick(candidates, entry.ticket, entry.lane, now))
         if isinstance(found, Hold):
             group.shut = None if found is Hold.LANE else found

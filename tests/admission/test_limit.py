@@ -430,7 +430,7 @@ def test_the_token_bound_moves_with_the_windows() -> None:
     law = Law()
     law.limit.learn_capacity(100_000)
     assert law.limit.tokens == 90_000
-    law.see(0.04, tokens=1000, stalls=5)
+    law.see(0.04, tokens=1000, preemptions=5)
     assert law.limit.changes["down", "kv"] == 1
     assert law.limit.tokens == 2000.0
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from gateway.admission.backlog import Backlog
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.controller import AdmissionController
-from gateway.admission.queue import Entry, Lane
+from gateway.admission.queue import Entry, Lane, LaneQueue
 from gateway.admission.window import Running, Window
 from gateway.model import Outcome, Permit, Usage, Verdict
 from tests.admission.machine import BACKENDS, AdmissionMachine
@@ -17,7 +17,7 @@ from tests.admission.machine import BACKENDS, AdmissionMachine
 
 def test_whatever_happens_the_books_balance() -> None:
     run_state_machine_as_test(
-        AdmissionMachine, settings=settings(max_examples=150, stateful_step_count=40, deadline=None)
+        AdmissionMachine, settings=settings(max_examples=100, stateful_step_count=30, deadline=None)
     )
 
 
@@ -69,7 +69,7 @@ def _finds(kind: type[AdmissionController]) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=300,
+                max_examples=200,
                 stateful_step_count=40,
                 deadline=None,
                 database=None,
@@ -112,14 +112,21 @@ def test_it_finds_an_unstarted_count_that_only_grows(monkeypatch: pytest.MonkeyP
 
 
 def test_it_finds_credit_kept_by_an_idle_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Lane._reset
+    right, left = Lane._reset, LaneQueue._left
 
     def reset(self: Lane) -> None:
-        credit = getattr(self, "credit", 0.0)
+        credit = self.credit
         right(self)
         self.credit = credit
 
+    def keep(self: LaneQueue) -> None:
+        kept = [lane.credit for lane in self.lanes]
+        left(self)
+        for lane, credit in zip(self.lanes, kept, strict=True):
+            lane.credit = credit
+
     monkeypatch.setattr(Lane, "_reset", reset)
+    monkeypatch.setattr(LaneQueue, "_left", keep)
     _finds(AdmissionController)
 
 

@@ -31,6 +31,15 @@ def test_thrash_bounds_the_tokens_at_three_quarters_of_what_was_held(sign: str) 
     assert guard.value == 75_000
 
 
+def test_stalls_are_no_sign_where_the_cache_cannot_be_full() -> None:
+    guard = TokenGuard(None)
+    guard.learn_capacity(400_000)
+    assert guard.decide(window(tokens=10_000, stalls=50), 0.02) is None
+    assert guard.value == 360_000
+    assert guard.decide(window(tokens=200_000, stalls=50), 0.02) == ("down", "kv")
+    assert guard.decide(window(tokens=10_000, preemptions=50), 0.02) == ("down", "kv")  # the engine itself says so
+
+
 def test_a_bound_that_has_not_drained_is_not_lowered_again() -> None:
     guard = TokenGuard(None)
     guard.decide(window(stalls=9), None)
