@@ -17,7 +17,7 @@ from tests.admission.machine import BACKENDS, AdmissionMachine
 
 def test_whatever_happens_the_books_balance() -> None:
     run_state_machine_as_test(
-        AdmissionMachine, settings=settings(max_examples=100, stateful_step_count=30, deadline=None)
+        AdmissionMachine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None)
     )
 
 
