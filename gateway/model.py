@@ -49,7 +49,8 @@ class Shape:
     ``prompt_tokens`` is set only where the count is exact (token-id prompts); ``media_tokens`` is the dialect's own
     count or fixed prior for images and audio. ``max_output`` is the caller's cap on output tokens per choice, None
     where it gave none. ``choices`` multiplies output (n, best_of, batched prompts). ``generates`` is False for
-    routes without output tokens (embeddings, rerank, score).
+    routes without output tokens (embeddings, rerank, score). ``truncates``: the caller lets the engine shorten the
+    prompt. ``session``: a connection that stays open for whatever comes (a WebSocket).
     """
 
     route: Route
@@ -64,6 +65,17 @@ class Shape:
     choices: int = 1
     generates: bool = True
     user: str | None = None
+    truncates: bool = False
+    session: bool = False
+
+
+SLOWEST_READING: Final = 100.0
+"""Prompt tokens a second that no engine in use falls below (an Ascend 310P reads some 600)."""
+
+SLOWEST_WRITING: Final = 1.0
+"""Output tokens a second of one answer that no engine in use falls below (a full 310P writes 1.4)."""
+
+_LONGEST: Final = 100_000  # output tokens: caps above are no forecast
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +100,7 @@ class Ticket:
     (``x-stainless-retry-count``; 0 is a first attempt). ``read_timeout`` is how long the client said it waits, in
     seconds, None if it did not say. ``fingerprint`` recognises the same call sent again by clients that do not
     count their retries. ``body_bytes`` is what it holds in memory while it waits. ``avoid`` names backends that
-    were already found unreachable for this very request.
+    cannot serve this very request: too small for it, or already found unreachable.
     """
 
     id: int
@@ -100,6 +112,18 @@ class Ticket:
     fingerprint: int = 0
     body_bytes: int = 0
     avoid: frozenset[str] = frozenset()
+
+    @property
+    def reading(self) -> float:
+        """Seconds that its prompt may take on the slowest engine."""
+        return self.work.prompt_tokens / SLOWEST_READING
+
+    @property
+    def writing(self) -> float:
+        """Seconds that its answer may take there before a byte of it is sent: none for a stream."""
+        if self.shape.stream:
+            return 0.0
+        return min(max(self.work.output_tokens, self.shape.max_output or 0), _LONGEST) / SLOWEST_WRITING
 
 
 # --------------------------------------------------------------------------------------------------------------

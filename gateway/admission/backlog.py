@@ -62,7 +62,7 @@ class Backlog:
     def __init__(self, sets: Iterable[tuple[Books, ...]], config: QueueConfig) -> None:
         self._config = config
         self._groups = {key: Group(key, config) for key in sets}
-        self._passing: dict[tuple[Books, ...], Group] = {}  # sets that exist only while somebody avoids a backend
+        self._passing: dict[tuple[Books, ...], Group] = {}  # sets that exist only while somebody waits for them
         self._entries: dict[int, tuple[Entry, Group]] = {}
         self._deadlines: Calendar[Entry] = Calendar()
         self.queued: dict[tuple[Books, ...], Group] = {}  # those with somebody waiting
@@ -83,6 +83,12 @@ class Backlog:
         """The queue of this set of backends."""
         group = self._groups.get(books) or self._passing.get(books)
         return group or Group(books, self._config)
+
+    def regroup(self, sets: Iterable[tuple[Books, ...]]) -> None:
+        """Have a queue for each of these sets; one of a set that is no more goes when nobody waits in it."""
+        known = self._groups | self._passing
+        self._groups = {key: known.get(key) or Group(key, self._config) for key in sets}
+        self._passing = {key: group for key, group in known.items() if key not in self._groups and group.queue.depth}
 
     def add(self, entry: Entry, group: Group) -> None:
         """Let a request wait."""

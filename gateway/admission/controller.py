@@ -7,7 +7,7 @@ prober, time) ends in one loop, ``_dispatch``, which lets requests go as long as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gateway.admission.backlog import Backlog, Group
@@ -16,6 +16,7 @@ from gateway.admission.config import AdmissionConfig
 from gateway.admission.estimator import Estimator
 from gateway.admission.pool import Books, Pool
 from gateway.admission.queue import Entry
+from gateway.admission.session import Session
 from gateway.admission.shedder import Prospect, Shedder, size
 from gateway.admission.tuning import Tuning
 from gateway.admission.window import TICK, Running, Streaming
@@ -112,6 +113,16 @@ class AdmissionController:
         """Take an engine's own gauges; they only ever lower a limit, and lapse when they grow old."""
         self._pool.by_name[backend].note_hints(hints, now)
         return self._reopen(now)
+
+    def note_models(self, backend: str, models: Iterable[str], now: float) -> list[Verdict]:
+        """Take the models that a backend says it serves: requests for them go to those that name them."""
+        if self._pool.note_models(backend, models):
+            self._backlog.regroup(self._pool.sets)
+        return self._reopen(now)
+
+    def serving(self, model: str | None) -> tuple[str, ...]:
+        """Names of the backends that requests for ``model`` may go to."""
+        return tuple(books.name for books in self._pool.serving(model, frozenset()))
 
     def drain(self, now: float) -> list[Verdict]:
         """Refuse what arrives from now on; what is queued or running goes on."""
@@ -315,6 +326,8 @@ class AdmissionController:
         return permit
 
     def _running(self, ticket: Ticket, lane: int, books: Books, now: float) -> Running:
+        if ticket.shape.session:
+            return Session(self._permits, ticket, books.window, now)
         if not ticket.shape.stream:
             return Running(self._permits, ticket, books.window, now)
         objective = self._config.queue.lanes[lane].ttft_objective

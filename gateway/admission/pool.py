@@ -8,13 +8,14 @@ congestion and moves the limit, never the breaker.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor, inf
 from typing import Final
 
 from gateway.admission.breaker import LIVES, SIGNALS, Breaker, Signal
 from gateway.admission.config import AdmissionConfig, LimitConfig
 from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
+from gateway.admission.session import Session
 from gateway.admission.tuning import BackendTuning
 from gateway.admission.window import Running, Window
 from gateway.model import Backend, BackendState, Health, Hints, Outcome, Usage
@@ -43,6 +44,7 @@ class Books:
         self.cap = self.cap_others = 0  # requests that may be in flight: of any lane, of others than the first
         self._share_others = 1.0 - config.queue.reserve_short
         self._silence = config.breaker.silence
+        self._sessions = 0  # in flight
         self._hints = Hints()
         self._hinted_at = -inf
         self.retune(config.limit, BackendTuning(backend.limit))
@@ -75,6 +77,9 @@ class Books:
 
     def enter(self, running: Running, now: float) -> None:
         """A request goes to this backend."""
+        if self._sessions and not self.owing:
+            self.window.last_byte = now
+        self._sessions += isinstance(running, Session)
         self.window.enter(running)
         self.turn = running.id
         if self.breaker.open and now >= self.breaker.until and self.breaker.trial is None:
@@ -88,7 +93,8 @@ class Books:
         """
         running = self.window.running[permit_id]
         signal = SIGNALS[outcome]
-        if signal is Signal.SAMPLE:
+        self._sessions -= isinstance(running, Session)
+        if signal is Signal.SAMPLE and not isinstance(running, Session):
             self._measure(running, usage, now)
         elif signal is Signal.DROP and not running.started:
             self.window.drops += 1
@@ -136,9 +142,21 @@ class Books:
         fresh = now - self._hinted_at <= HINTS_LAPSE
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
         self._set_caps()
-        if window.inflight and now - window.last_byte > self._silence and not self.breaker.open:
+        quiet = now - window.last_byte
+        if self.owing and quiet > self._silence and not self.breaker.open and quiet > self._silence + self._patience():
             self.breaker.trip(now)
             self._judge()
+
+    @property
+    def owing(self) -> int:
+        """Requests in flight that will be answered; an open session may be silent for as long as it likes."""
+        return self.window.inflight - self._sessions
+
+    def _patience(self) -> float:
+        """Seconds that the slowest engine may take for what is in flight before it can send its next byte."""
+        owing = [running for running in self.window.running.values() if not isinstance(running, Session)]
+        reading = sum(running.ticket.reading for running in owing if not running.started)
+        return reading + min(running.ticket.writing for running in owing)
 
     @property
     def capacity(self) -> float:
@@ -165,7 +183,7 @@ class Books:
             limit_changes=dict(limit.changes),
             hints_age=None if self._hinted_at == -inf else now - self._hinted_at,
             limit_min=self._limit_min if self.pinned is None else None,
-            silence=now - window.last_byte if window.inflight else 0.0,
+            silence=now - window.last_byte if self.owing else 0.0,
             hints=self._hints,
         )
 
@@ -180,11 +198,28 @@ class Pool:
         self.troubled = False  # some backend is suspect
         anything = tuple(books for books in self.books if not books.backend.models)
         self._unlisted = anything or self.books
-        self._listed: dict[str, tuple[Books, ...]] = {
-            model: tuple(b for b in self.books if not b.backend.models or model in b.backend.models)
-            for backend in backends
-            for model in backend.models
-        }
+        self._learned: dict[str, frozenset[str]] = {}  # models by backend, as it names them itself
+        self._listed = self._routes()
+
+    def _routes(self) -> dict[str, tuple[Books, ...]]:
+        """The backends of each model that anybody lists; who lists nothing yet may serve each of them."""
+        nothing: frozenset[str] = frozenset()
+        lists = {b: frozenset(b.backend.models) or self._learned.get(b.name, nothing) for b in self.books}
+        models = {model for models in lists.values() for model in models}
+        return {model: tuple(b for b in self.books if not lists[b] or model in lists[b]) for model in models}
+
+    def note_models(self, backend: str, models: Iterable[str]) -> bool:
+        """Take the models that a backend names itself; whether that changes anything.
+
+        What the configuration lists for it comes first. Names only ever choose among backends: a model that nobody
+        names is still sent on, for the engine to judge.
+        """
+        names = frozenset(models)
+        if self.by_name[backend].backend.models or names == self._learned.get(backend, frozenset()):
+            return False
+        self._learned[backend] = names
+        self._listed = self._routes()
+        return True
 
     @property
     def sets(self) -> list[tuple[Books, ...]]:

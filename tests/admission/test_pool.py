@@ -6,6 +6,7 @@ import pytest
 
 from gateway.admission.config import AdmissionConfig, BreakerConfig, LimitConfig
 from gateway.admission.pool import Books, Pool
+from gateway.admission.session import Session
 from gateway.admission.window import Running, Streaming
 from gateway.model import Backend, Health, Hints, Outcome
 from tests.admission.helpers import adaptive, config, fixed, ticket
@@ -54,6 +55,32 @@ def test_where_every_backend_lists_models_an_unknown_one_goes_to_any() -> None:
     own = pool(adaptive("a", models=("m",)), adaptive("b", models=("n",)))
     assert names(own.serving("unknown", frozenset())) == ["a", "b"]
     assert names(own.serving(None, frozenset())) == ["a", "b"]
+
+
+def test_models_that_backends_name_themselves_choose_among_them_and_refuse_nothing() -> None:
+    own = pool(adaptive("a"), adaptive("b"), adaptive("c"))
+    assert names(own.serving("m", frozenset())) == ["a", "b", "c"]
+    assert own.note_models("a", ["m", "lora"])
+    assert own.note_models("b", ["n"])
+    assert names(own.serving("m", frozenset())) == ["a", "c"], "c has not said what it serves"
+    assert names(own.serving("n", frozenset())) == ["b", "c"]
+    assert own.note_models("c", ["m"])
+    assert names(own.serving("m", frozenset())) == ["a", "c"]
+    assert names(own.serving("lora", frozenset())) == ["a"]
+    assert names(own.serving("unknown", frozenset())) == ["a", "b", "c"]
+    assert names(own.serving(None, frozenset())) == ["a", "b", "c"]
+    assert not own.note_models("a", ["lora", "m"]), "nothing new"
+    assert own.note_models("a", ["m"])
+    assert names(own.serving("lora", frozenset())) == ["a", "b", "c"]
+
+
+def test_what_the_configuration_lists_comes_before_what_a_backend_names() -> None:
+    own = pool(adaptive("a", models=("m",)), adaptive("b"))
+    assert not own.note_models("a", ["n"])
+    assert names(own.serving("m", frozenset())) == ["a", "b"]
+    assert names(own.serving("n", frozenset())) == ["b"]
+    assert own.note_models("b", ["n"])
+    assert names(own.serving("m", frozenset())) == ["a"]
 
 
 # ---------------------------------------------------------------------------------------------- who is sound
@@ -135,13 +162,13 @@ def test_a_backend_that_is_silent_with_requests_in_flight_hangs() -> None:
     own = pool(adaptive("a"))
     books = own.by_name["a"]
     run(own, books, 1)
-    own.tick(30.0)
-    assert books.state(30.0).health == "unknown"
-    own.tick(30.1)
-    assert books.state(30.1).health == "open"
+    own.tick(31.0)  # its 100 prompt tokens take a second where an engine is slow
+    assert books.state(31.0).health == "unknown"
+    own.tick(31.1)
+    assert books.state(31.1).health == "open"
     assert own.troubled
-    own.tick(30.2)  # once
-    assert books.breaker.until == pytest.approx(35.1)
+    own.tick(31.2)  # once
+    assert books.breaker.until == pytest.approx(36.1)
 
 
 def test_any_byte_of_any_request_says_that_it_does_not_hang() -> None:
@@ -155,8 +182,48 @@ def test_any_byte_of_any_request_says_that_it_does_not_hang() -> None:
     own.tick(70.0)
     assert books.state(70.0).health == "unknown"
     own.leave("a", 1, Outcome.CLIENT_GONE, None, 75.0)  # a client that gives up is no byte
-    own.tick(76.0)
-    assert books.state(76.0).health == "open"
+    own.tick(175.0)  # what is left comes in one piece: 100 tokens in as many seconds
+    assert books.state(175.0).health == "unknown"
+    own.tick(176.1)
+    assert books.state(176.1).health == "open"
+
+
+def test_P44_long_prompts_on_a_slow_engine_are_no_hang() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    for number in (1, 2):
+        own.enter(books, Streaming(number, ticket(8_000), books.window, 0.0, None), 0.0)
+    own.tick(30.0 + 160.0)
+    assert books.state(190.0).health == "unknown"
+    books.window.running[1].output(1, 190.0)
+    own.tick(190.0 + 30.0 + 80.0)
+    assert books.state(300.0).health == "unknown"
+    own.tick(300.1)
+    assert books.state(300.1).health == "open"
+
+
+def test_an_open_session_may_be_silent_for_ever() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    own.enter(books, Session(1, ticket(stream=False), books.window, 0.0), 0.0)
+    own.tick(1000.0)
+    assert (books.state(1000.0).health, books.state(1000.0).silence) == ("unknown", 0.0)
+    assert books.state(1000.0).running == 1
+    run(own, books, 2, 1000.0)
+    own.tick(1020.0)
+    assert books.state(1020.0).silence == pytest.approx(20.0), "counted from what is owed"
+    own.tick(1031.1)
+    assert books.state(1031.1).health == "open", "beside one, a hang is still found"
+
+
+def test_an_open_session_is_a_place_taken_and_nothing_learned() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    own.enter(books, Session(1, ticket(stream=False), books.window, 0.0), 0.0)
+    assert (books.window.inflight, books.window.whole, books.window.unstarted) == (1, 0, 0)
+    own.leave("a", 1, Outcome.COMPLETED, None, 3600.0)
+    assert (books.window.inflight, books.window.whole_answers, books.capacity) == (0, 0, 0.0)
+    assert books.window.served.value is None
 
 
 def test_an_idle_backend_does_not_hang() -> None:
