@@ -49,7 +49,7 @@ class TokenGuard:
             return None
         before = self.value
         few = max(1.0, 0.03 * window.inflight)
-        if window.stalls > few or window.preemptions > few:
+        if window.preemptions > few or (window.stalls > few and self._could_be_full(window)):
             if window.tokens <= 1.05 * before:
                 self._bad = min(before, window.tokens)
                 self._seen = max(self.FLOOR, 0.75 * self._bad)
@@ -59,11 +59,15 @@ class TokenGuard:
         after = self.value
         return None if after == before else ("down" if after < before else "up", "kv")
 
+    def _could_be_full(self, window: Window) -> bool:
+        """A stall is a sign of a full cache only where what we hold could fill it; otherwise it is the network's."""
+        return self._capacity is None or window.tokens >= 0.5 * self._capacity
+
     def _heed(self, window: Window, kv_usage: float | None) -> None:
         """A gauge alone never halts: it is believed only while we ourselves could have filled half of the cache."""
         if kv_usage is None:
             self._hinted = self._most_hinted
         elif kv_usage <= KV_FULL:
             self._hinted = min(self._hinted * 1.05, self._most_hinted)
-        elif self._capacity is not None and 0.5 * self._capacity <= window.tokens <= 1.05 * self.value:
+        elif self._capacity is not None and self._could_be_full(window) and window.tokens <= 1.05 * self.value:
             self._hinted = 0.75 * min(self._hinted, window.tokens)

@@ -47,8 +47,8 @@ class Window:
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
         "mark_seconds", "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls",
-        "standing", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticks", "tokens", "ttft",
-        "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
+        "standing", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticked_tokens", "ticks", "tokens",
+        "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self, now: float = 0.0) -> None:
@@ -66,6 +66,7 @@ class Window:
         # Sums for ever; a window is the difference to its mark.
         self.stream_seconds = 0.0
         self.stream_tokens = 0
+        self.ticked_tokens = 0  # of those, the ones before the last tick
         self.firsts = 0  # streams that had their first token
         self.mark_seconds = 0.0
         self.mark_tokens = 0
@@ -169,6 +170,7 @@ class Window:
     def tick(self) -> None:
         """Take the samples of every 100 ms."""
         self.ticks += 1
+        self.ticked_tokens = self.stream_tokens
         self.busy_sum += self.inflight
         self.busy_whole += self.whole
         if self.huge:
@@ -288,7 +290,9 @@ class Streaming(Running):
         self._last = now
         gap = now - last
         if gap > STALL_SECONDS:
-            self._check_stall()
+            # After a hiccup of the machine or the network each stream brings a burst, one after the other: what the
+            # others got since the last tick says nothing.
+            self._check_stall(window.ticked_tokens)
         if window.inflight <= LOW_CONCURRENCY:
             self._sample_base(gap, events)
         window.stream_seconds += gap * self._choices
@@ -327,11 +331,11 @@ class Streaming(Running):
     def check_silence(self, now: float) -> None:
         """Count it once as stalled if it is silent while the others go on."""
         if self._last is not None and now - self._last > STALL_SECONDS:
-            self._check_stall()
+            self._check_stall(self.window.stream_tokens)
 
-    def _check_stall(self) -> None:
+    def _check_stall(self, tokens: int) -> None:
         # Judged by what the others got meanwhile: where a prefill stops everybody, nobody is preempted.
         window = self.window
-        if not self._stalled and window.stream_tokens - self._seen > STALL_TOKENS * window.inflight:
+        if not self._stalled and tokens - self._seen > STALL_TOKENS * window.inflight:
             self._stalled = True
             window.stalls += 1

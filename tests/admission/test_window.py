@@ -251,7 +251,8 @@ def test_a_stream_that_is_silent_while_the_others_go_on_is_stalled_once() -> Non
     silent.output(1, end + 0.01)  # it goes on: the same stall
     assert window.stalls == 1
     end = tokens(busy, 40, 0.05, start=end + 0.05)
-    window.count_silent(end)
+    window.tick()
+    silent.output(1, end)
     assert window.stalls == 2
 
 
@@ -272,6 +273,7 @@ def test_bursts_after_a_hiccup_are_no_stalls() -> None:
     running = [stream(window) for _ in range(10)]
     for each in running:
         each.output(1, 1.0)
+    window.tick()
     for each in running:  # two seconds of everybody's tokens, one socket after the other
         each.output(200, 3.0)
     window.count_silent(3.1)
