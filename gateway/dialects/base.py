@@ -154,5 +154,9 @@ class EngineDialect(Protocol):
         """An idle connection costs the engine a place, so each is used once."""
 
     @property
+    def any_model(self) -> bool:
+        """It serves its one model by whatever name it is asked for: the names it gives choose nothing."""
+
+    @property
     def neighbours(self) -> Sequence[tuple[int, Plane, int]]:
         """(serving port, other plane, its port on the same host), as the engine's defaults have it."""

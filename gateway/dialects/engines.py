@@ -25,6 +25,7 @@ class Engine:
     gauges: tuple[Gauges, ...] = (_METRICS,)
     closes_when_full: bool = False
     single_use: bool = False
+    any_model: bool = False
     neighbours: tuple[tuple[int, Plane, int], ...] = ()
 
 
@@ -64,10 +65,10 @@ ENGINES: Final[Mapping[str, Engine]] = MappingProxyType({
         Engine(GENERIC, (Probe("/health"), Probe("/v1/models"))),
         Engine("vllm", (Probe("/health"),)),
         # SGLang's /health generates a token when idle; these cost nothing, and old versions have the second.
-        Engine("sglang", (Probe("/ready"), Probe("/get_model_info"))),
-        Engine("llamacpp", (Probe("/health"),)),
+        Engine("sglang", (Probe("/ready"), Probe("/get_model_info")), any_model=True),
+        Engine("llamacpp", (Probe("/health"),), any_model=True),
         _MINDIE,
-        Engine("tgi", (Probe("/health"),)),
+        Engine("tgi", (Probe("/health"),), any_model=True),
         Engine("lmdeploy", (Probe("/health"),)),
         # Triton's /v2/health/ready is false while any model is not loaded. Its metrics are on a port of their own.
         Engine("triton", (Probe("/v2/health/live"),), (_on(Plane.METRICS, _METRICS),)),

@@ -31,7 +31,7 @@ def read_form(content_type: str, body: bytes) -> Form:
     boundary = _BOUNDARY.search(content_type)
     if boundary is None:
         return form
-    delimiter = b"--" + (boundary.group(1) or boundary.group(2)).encode()
+    delimiter = b"--" + (boundary.group(1) or boundary.group(2)).encode("utf-8", "surrogateescape")
     if len(body) <= 2 * _WINDOW:
         _read_parts(form, body, delimiter, 0)
         return form

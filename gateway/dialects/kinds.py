@@ -15,6 +15,8 @@ import orjson
 
 Document = Mapping[str, Any]
 
+_CARDS_MAX: Final = 10_000
+
 # Servers that name themselves as the owner of their models: vLLM (and its plugins for Ascend and MetaX), SGLang,
 # LMDeploy, llama.cpp, MindIE (JsonParse and HandleModels: "MindIE Server").
 _OWNERS: Final = {
@@ -81,10 +83,26 @@ def recognise(path: str, status: int, body: bytes) -> str | None:
 
 def first_model(body: bytes) -> str | None:
     """A model's name out of the answer to ``/v1/models``."""
+    return next(iter(served_models(body)), None)
+
+
+def served_models(body: bytes) -> dict[str, int | None]:
+    """Models by name out of the answer to ``/v1/models``, LoRA adapters among them, with their context length.
+
+    The length is prompt and output together in tokens, ``max_model_len`` of vLLM's model cards; its cards of LoRA
+    adapters name the base model as ``parent`` instead. It is read of vLLM alone, which refuses what is longer: what
+    others do with that depends on how they were started (SGLang may cut it). Never raises.
+    """
     try:
         document = orjson.loads(body)
     except ValueError:
-        return None
+        return {}
     data = document.get("data") if isinstance(document, dict) else None
-    names = [card.get("id") for card in data if isinstance(card, dict)] if isinstance(data, list) else []
-    return next((name for name in names if isinstance(name, str)), None)
+    cards = [card for card in data if isinstance(card, dict)] if isinstance(data, list) else []
+    named = {name: card for card in cards[:_CARDS_MAX] if isinstance(name := card.get("id"), str)}
+    return {name: _length(card) or _length(named.get(str(card.get("parent")), {})) for name, card in named.items()}
+
+
+def _length(card: Document) -> int | None:
+    length = card.get("max_model_len")
+    return length if card.get("owned_by") == "vllm" and type(length) is int and length > 0 else None

@@ -46,6 +46,8 @@ _MESSAGE_FIELDS: Final = frozenset({"messages", "chat_history"})
 _SCHEMA_FIELDS: Final = frozenset({"tools", "functions"})
 _REPEATED_FIELDS: Final = ("documents", "text_2", "data_2", "items")  # a cross-encoder reads the query with each
 _CAP_FIELDS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens")
+_TRUNCATE_FIELDS: Final = ("truncate_prompt_tokens", "truncate", "truncation")
+_WHOLE: Final = (None, False, "disabled", "NONE", "none")
 _NESTED: Final = ("parameters", "sampling_params", "options")  # TGI and MindIE, SGLang, Ollama
 _NESTED_CAPS: Final = ("max_new_tokens", "max_tokens", "num_predict")
 
@@ -106,6 +108,7 @@ def shape_of(route: Route, document: dict[str, Any] | None, body: bytes, *, gene
         choices=_choices(document, meter.prompts),
         generates=generates,
         user=_user(document),
+        truncates=_truncates(document),
     )
 
 
@@ -169,6 +172,8 @@ class _Meter:
         if not isinstance(messages, list):
             self._value(messages)
             return 1
+        if messages and type(messages[0]) is list:  # vLLM's batch of conversations
+            self.prompts = len(messages)
         for message in messages:
             if type(message) is dict and len(message) == 2 and "role" in message:  # noqa: PLR2004 - role and content
                 self._content(message.get("content"))
@@ -294,6 +299,13 @@ def _each(measure: Callable[[Any], int], value: Any) -> int:
 def _choices(document: dict[str, Any], prompts: int) -> int:
     n = max(count_of(document.get("n")) or 1, count_of(document.get("best_of")) or 1)
     return min(n * max(prompts, 1), _CHOICES_MAX)
+
+
+def _truncates(document: dict[str, Any]) -> bool:
+    """Whether the engine may shorten the prompt: vLLM, TGI, Cohere and OpenAI's Responses API have a word for it."""
+    nested = document.get("parameters")
+    places = (document, nested) if isinstance(nested, dict) else (document,)
+    return any(place.get(key) not in _WHOLE for place in places for key in _TRUNCATE_FIELDS)
 
 
 def _user(document: dict[str, Any]) -> str | None:

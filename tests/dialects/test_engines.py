@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gateway.dialects.admin import denied
 from gateway.dialects.base import EngineDialect, Plane
 from gateway.dialects.engines import AUTO, ENGINES, GENERIC
-from gateway.dialects.kinds import QUESTIONS, first_model, recognise
+from gateway.dialects.kinds import QUESTIONS, first_model, recognise, served_models
 from gateway.dialects.registry import standard
 from gateway.model import Access
 from tests.dialects.helpers import capture
@@ -115,6 +115,23 @@ def test_real_engines_are_recognised(name: str, path: str, kind: str) -> None:
 )
 def test_a_model_s_name_is_found(body: bytes, name: str | None) -> None:
     assert first_model(body) == name
+
+
+def test_models_are_read_with_vllm_s_context_lengths_and_adapters_share_their_base_s() -> None:
+    cards = [
+        {"id": "base", "owned_by": "vllm", "max_model_len": 2048, "parent": None},
+        {"id": "lora", "owned_by": "vllm", "parent": "base"},
+        {"id": "orphan", "owned_by": "vllm", "parent": ["base"]},
+        {"id": "other", "owned_by": "sglang", "max_model_len": 4096},
+        {"id": "odd", "owned_by": "vllm", "max_model_len": True},
+        {"id": "none", "owned_by": "vllm", "max_model_len": -1},
+        {"id": 7},
+        7,
+    ]
+    assert served_models(orjson.dumps({"data": cards})) == {
+        "base": 2048, "lora": 2048, "orphan": None, "other": None, "odd": None, "none": None,
+    }  # fmt: skip
+    assert served_models(capture("vllm/models").body) == {"tiny": 2048}
 
 
 @given(st.sampled_from(sorted(QUESTIONS)), st.binary() | st.recursive(

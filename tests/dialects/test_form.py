@@ -47,6 +47,14 @@ def test_P18_fields_and_length_are_read_around_a_file_of_any_size(
     assert shape.generates
 
 
+def test_a_boundary_that_is_not_text_is_read_as_the_bytes_it_is() -> None:
+    content_type, body = form(field("model", "qwen-asr"), file(WAV), boundary="B")
+    name = b"B\xff\x00".decode("utf-8", "surrogateescape")
+    shape = transcription(content_type.replace("=B", f"={name}"), body.replace(b"--B", b"--B\xff\x00"))
+    assert (shape.model, shape.media_tokens) == ("qwen-asr", 0)
+    assert shape.generates
+
+
 @pytest.mark.parametrize(
     ("value", "cap"),
     [("128", 128), ("", None), ("-1", None), ("1.5", None), ("٣", None), ("9" * 30, None), ("9" * 19, 10**9)],

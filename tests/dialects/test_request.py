@@ -27,6 +27,31 @@ def read(**body: Any) -> Shape:
     return read_json(CHAT, orjson.dumps(body), generates=True)
 
 
+@pytest.mark.parametrize(
+    ("body", "truncates"),
+    [
+        ({}, False),
+        ({"truncate_prompt_tokens": 100}, True),
+        ({"truncate_prompt_tokens": -1}, True),
+        ({"truncate_prompt_tokens": None}, False),
+        ({"truncation": "auto"}, True),
+        ({"truncation": "disabled"}, False),
+        ({"truncate": True}, True),
+        ({"truncate": "END"}, True),
+        ({"truncate": "NONE"}, False),
+        ({"parameters": {"truncate": 10}}, True),
+        ({"parameters": [1], "truncate": [1]}, True),
+    ],
+)
+def test_whether_the_engine_may_shorten_the_prompt(body: dict[str, Any], truncates: bool) -> None:
+    assert read(prompt="x", **body).truncates is truncates
+
+
+def test_a_batch_of_conversations_is_several_prompts() -> None:
+    shape = read(messages=[[{"role": "user", "content": "ab"}], [{"role": "user", "content": "cd"}]], n=2)
+    assert (shape.choices, shape.prompt_bytes) == (4, 4)
+
+
 def test_a_chat_request_is_read_whole() -> None:
     shape = read(
         model="qwen",
