@@ -91,11 +91,13 @@ class Door:
     def _let_in(self, sock: socket.socket) -> None:
         task = asyncio.create_task(self._serve(sock))
         self._tasks.add(task)
-        task.add_done_callback(self._leave)
+        task.add_done_callback(lambda done: self._leave(done, sock))
 
-    def _leave(self, task: asyncio.Task[None]) -> None:
+    def _leave(self, task: asyncio.Task[None], sock: socket.socket) -> None:
         self._tasks.discard(task)
-        if self._waiting and not task.cancelled():
+        if task.cancelled():
+            sock.close()  # it may have been cancelled before it began
+        elif self._waiting:
             self._let_in(self._waiting.popleft())
 
     async def _serve(self, sock: socket.socket) -> None:
