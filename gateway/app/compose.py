@@ -89,7 +89,7 @@ class Service:
             version=__version__,
             routes=(
                 *ReportRoutes(window).routes(),
-                *StatusRoutes(self._history, __version__).routes(),
+                *StatusRoutes(self._history, __version__, self._monitor.findings.listed).routes(),
                 *LimitsRoutes(lambda: self.gateway.tuning, self.gateway.retune, self._tell_change).routes(),
                 *CurveRoutes(curves, self._state, time.monotonic).routes(),
                 *DiagnosisRoutes(self._monitor.findings).routes(),

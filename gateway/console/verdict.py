@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ _DRAINED: Final = "drained"
 SILENT: Final = 10.0
 """Seconds without a byte from any running request that are more than a pause."""
 
+_OF_A_DEAD_BACKEND: Final = frozenset({"backend_down", "backend_hung"})
 _NOTEWORTHY: Final = 0.01  # share of requests that are refused
 _GRAVE: Final = 0.05  # share of requests that fail
 
@@ -37,7 +38,14 @@ class _Trouble:
 
 def verdict(state: GatewayState, rates: Rates, findings: Iterable[Mapping[str, Any]] = ()) -> Verdict:
     """What to say first. ``findings`` are those of /diagnosis."""
-    found = [*_of_process(state), *_of_backends(state.backends), *_of_findings(findings), *_of_requests(state, rates)]
+    findings = tuple(findings)
+    told = {each["backend"] for each in findings if each["cause"] in _OF_A_DEAD_BACKEND}
+    found = [
+        *_of_process(state),
+        *_of_backends(state.backends, told),
+        *_of_findings(findings),
+        *_of_requests(state, rates),
+    ]
     found.sort(key=lambda trouble: trouble.level != "critical")
     if not found:
         return Verdict("ok", "All is well", _calm(rates))
@@ -56,9 +64,10 @@ def _of_process(state: GatewayState) -> Iterator[_Trouble]:
         yield _Trouble("warning", "Shutting down", "New requests get 503; those that run may finish.")
 
 
-def _of_backends(backends: tuple[BackendState, ...]) -> Iterator[_Trouble]:
+def _of_backends(backends: tuple[BackendState, ...], told: Container[str]) -> Iterator[_Trouble]:
+    """Troubles of the backends but for those that the findings have ``told`` of."""
     for backend in backends:
-        if backend.running and backend.silence > SILENT:
+        if backend.running and backend.silence > SILENT and backend.name not in told:
             yield _Trouble(
                 "critical",
                 f"{backend.name} is silent for {backend.silence:.0f} s with {backend.running} requests in flight",
@@ -71,9 +80,11 @@ def _of_backends(backends: tuple[BackendState, ...]) -> Iterator[_Trouble]:
             yield _Trouble("critical", "No backend is healthy", "The gateway goes on trying them; see each one's log.")
         else:
             yield _Trouble("critical", "Every backend is drained", "Clients get 503. `gateway limits` ends a drain.")
-    elif out:
-        verb = "is" if len(out) == 1 else "are"
-        yield _Trouble("warning", f"{', '.join(out)} {verb} out", "The rest carries the load; see its log, and events.")
+    elif untold := [name for name in out if name not in told]:
+        verb = "is" if len(untold) == 1 else "are"
+        yield _Trouble(
+            "warning", f"{', '.join(untold)} {verb} out", "The rest carries the load; see its log, and events."
+        )
 
 
 def _of_findings(findings: Iterable[Mapping[str, Any]]) -> Iterator[_Trouble]:

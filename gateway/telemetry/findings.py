@@ -59,13 +59,17 @@ class Findings:
         """What there is now: the cause and the backend of each."""
         return [(known.finding.cause.value, known.finding.backend) for known in self._now]
 
+    def listed(self) -> list[dict[str, Any]]:
+        """What there is now, as /diagnosis shows it."""
+        return [_shown(known) for known in self._now]
+
     def view(self) -> dict[str, Any]:
         """What /diagnosis answers; docs/admin.md describes it."""
         waiting = [] if self._at is not None else ["The gateway has only just started: nothing was judged yet."]
         return {
             "at": self._clock() if self._at is None else self._at,
             "window_seconds": round(self._seconds, 1),
-            "findings": [_shown(known) for known in self._now],
+            "findings": self.listed(),
             "unknown": [*waiting, *self._unknown],
         }
 

@@ -139,7 +139,7 @@ async def test_another_process_is_not_taken_for_this_one() -> None:
 
 
 async def test_findings_enter_the_verdict() -> None:
-    finding = {"severity": "critical", "title": "gpu1 hangs", "advice": ["restart it"]}
+    finding = {"severity": "critical", "title": "gpu1 hangs", "advice": [], "cause": "backend_hung", "backend": "gpu1"}
     async with served(World(findings=(finding,)).app()) as url:
         assert (await status(url))["verdict"]["title"] == "gpu1 hangs"
 

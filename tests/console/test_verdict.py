@@ -16,8 +16,9 @@ QUIET = Rates(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 BUSY = replace(QUIET, completed=20.0, good=20.0)
 
 
-def finding(severity: str, title: str, *advice: str) -> dict[str, Any]:
-    return {"severity": severity, "title": title, "advice": list(advice), "cause": "x", "evidence": []}
+def finding(severity: str, title: str, *advice: str, cause: str = "x", backend: str | None = None) -> dict[str, Any]:
+    told = {"severity": severity, "title": title, "advice": list(advice), "evidence": []}
+    return {**told, "cause": cause, "backend": backend}
 
 
 def silent(name: str) -> BackendState:
@@ -93,6 +94,17 @@ def test_the_gravest_comes_first_and_the_rest_is_named() -> None:
     )
     assert (found.level, found.title, found.more) == ("critical", "b hangs", "Restart it")
     assert found.also == ("a is out", "KV is full", "Overloaded: more comes in than the engines can serve")
+
+
+@pytest.mark.parametrize("cause", ["backend_down", "backend_hung"])
+def test_what_a_finding_says_of_a_backend_is_not_said_again(cause: str) -> None:
+    backends = (backend_state("a", health="down"), silent("b"), backend_state("c"))
+    found = verdict(
+        gateway_state(*backends),
+        BUSY,
+        [finding("critical", f"{name} is gone", cause=cause, backend=name) for name in ("a", "b")],
+    )
+    assert (found.title, found.also) == ("a is gone", ("b is gone",))
 
 
 def test_a_finding_without_advice() -> None:

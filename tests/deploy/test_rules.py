@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.telemetry.causes import Cause
 from tests.deploy.helpers import RULES, UNIT_TESTS, needs_promtool, rules, series
 
 ALERTS = [rule for rule in rules() if "alert" in rule]
@@ -54,6 +55,17 @@ def test_every_alert_says_what_is_wrong_and_what_to_do(alert: dict[str, Any]) ->
     assert alert["labels"]["severity"] in {"critical", "warning", "info"}
     assert set(alert["annotations"]) == {"summary", "description"}
     assert alert["annotations"]["description"].endswith(".")
+
+
+def test_the_causes_that_alerts_name_exist() -> None:
+    named = {
+        cause
+        for alert in ALERTS
+        for causes in re.findall(r'cause(?:!~|=)"([^"]+)"', alert["expr"])
+        for cause in causes.split("|")
+    }
+    assert named
+    assert named <= {cause.value for cause in Cause}
 
 
 def test_the_rules_asked_for_are_there() -> None:

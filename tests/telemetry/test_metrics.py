@@ -447,8 +447,9 @@ def test_a_backend_is_up_while_requests_may_go_there(health: str, up: int) -> No
 
 
 def test_what_is_not_known_yet_is_absent_and_not_zero() -> None:
-    unknown = dict.fromkeys(("token_limit", "pace", "pace_base", "pace_target", "hints_age", "limit_min"))
-    fresh = replace(backend_state(hints=Hints()), **unknown)
+    unknown = ("token_limit", "pace", "pace_base", "pace_target", "hints_age", "limit_min")
+    changes: dict[str, Any] = dict.fromkeys(unknown)
+    fresh = replace(backend_state(hints=Hints()), **changes)
     samples = scrape(metrics(gateway_state(fresh)))
     for name in (
         *("token_limit", "concurrency_limit_minimum", "pace_seconds", "latency_baseline_seconds"),
