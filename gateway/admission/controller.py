@@ -254,8 +254,7 @@ class AdmissionController:
             return self._shedder.turn_away(ticket, group, reason, prospect, now)
         entry = Entry(ticket, lane, size(ticket), now, now + prospect.bound, now + prospect.limit, retry)
         self._backlog.add(entry, group)
-        if self._sample_at is None:
-            self._sample_at = now + TICK
+        self._stay_awake(now)
         return None
 
     def _prospect(self, ticket: Ticket, group: Group, lane: int, *, retry: bool) -> Prospect:
@@ -318,12 +317,15 @@ class AdmissionController:
             books.window.others_at = now
         group.flow.dispatch(lane, ticket.work.cost, now)
         group.served += ticket.work.cost
-        if self._sample_at is None:
-            self._sample_at = now + TICK
+        self._stay_awake(now)
         permit = Permit(self._permits, ticket, books.name, now, running)
         if self._watcher is not None:
             self._watcher.granted(permit, books.window.outputs)
         return permit
+
+    def _stay_awake(self, now: float) -> None:
+        if self._sample_at is None:
+            self._sample_at = now + TICK
 
     def _running(self, ticket: Ticket, lane: int, books: Books, now: float) -> Running:
         if ticket.shape.session:

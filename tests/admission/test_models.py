@@ -57,3 +57,11 @@ def test_a_session_holds_a_place_until_it_ends() -> None:
     waiting = driver.queue(ticket())
     driver.settle(held)
     assert isinstance(driver.permits[waiting.id], Permit)
+
+
+def test_models_that_are_named_again_change_nothing() -> None:
+    driver = Driver(fixed(1, "a"), fixed(1, "b"))
+    for _ in range(2):
+        driver.take(driver.admission.note_models("a", ["m"], 0.0))
+    assert driver.admission.serving("m") == ("a", "b")
+    assert len(driver.admission._backlog.groups) == 1
