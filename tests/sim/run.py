@@ -56,6 +56,11 @@ def oracle(scenario: Scenario) -> Result:
     return gateway(scenario, limit=scenario.oracle_limit)
 
 
+def oracle_told(scenario: Scenario) -> Result:
+    """The oracle whose queue is told the objectives, as it is in ``objectives``."""
+    return gateway(scenario, limit=scenario.oracle_limit, config=scenario.told())
+
+
 def alone(scenario: Scenario) -> Result:
     """Without the background traffic."""
     return gateway(replace(scenario, load=tuple(kind for kind in scenario.load if not kind.background)))
@@ -77,6 +82,7 @@ MODES: dict[str, Callable[[Scenario], Result]] = {
     "gateway": gateway,
     "objectives": objectives,
     "oracle": oracle,
+    "oracle_told": oracle_told,
     "alone": alone,
     "direct": direct,
     "static_fifo": static_fifo,
