@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -23,20 +24,25 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture
-def _programs() -> Iterator[None]:
-    """End what the test started, last first."""
-    yield
-    while RUNNING:
-        RUNNING.pop().stop()
+def started() -> Iterator[Callable[[Program], None]]:
+    """Remembers what the test starts and ends it, last first, each even where another does not end by itself."""
+    with ExitStack() as stack:
+
+        def start(program: Program) -> None:
+            RUNNING.append(program)
+            stack.callback(program.stop)
+
+        yield start
+    RUNNING.clear()
 
 
 @pytest.fixture
-def engine(_programs: None, tmp_path: Path) -> Callable[..., EmulatedEngine]:
+def engine(started: Callable[[Program], None], tmp_path: Path) -> Callable[..., EmulatedEngine]:
     """Starts an emulated engine of a profile."""
 
     def start(profile: str, *more: str, port: int | None = None) -> EmulatedEngine:
         engine = EmulatedEngine(tmp_path / f"engine{len(RUNNING)}.log", profile, *more, port=port)
-        RUNNING.append(engine.program)
+        started(engine.program)
         engine.wait_until_ready()
         return engine
 
@@ -44,14 +50,14 @@ def engine(_programs: None, tmp_path: Path) -> Callable[..., EmulatedEngine]:
 
 
 @pytest.fixture
-def gateway(_programs: None, tmp_path: Path) -> Callable[..., GatewayProcess]:
+def gateway(started: Callable[[Program], None], tmp_path: Path) -> Callable[..., GatewayProcess]:
     """Starts a gateway with settings: names in lower case, without the prefix."""
 
     def start(*, until: str = "/readyz", **settings: str) -> GatewayProcess:
         folder = tmp_path / f"gateway{len(RUNNING)}"
         folder.mkdir()
         process = GatewayProcess(folder, settings)
-        RUNNING.append(process.program)
+        started(process.program)
         process.program.wait_until_ready(process.admin_port, until)
         return process
 

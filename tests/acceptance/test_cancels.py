@@ -90,8 +90,8 @@ def test_a_thousand_cancelled_streams_leave_nothing(
 
     outcomes = process.series("gateway_requests_total")
     gone = sum(count for series, count in outcomes.items() if 'outcome="client_gone"' in series)
-    assert gone > STREAMS / 2, "the storm cancelled too little to show anything"
-    assert backend.state()["aborted"] > STREAMS / 4
+    assert gone > STREAMS / 4, "the storm cancelled too little to show anything"
+    assert backend.state()["aborted"] > STREAMS / 10
     assert not [series for series in outcomes if "internal_error" in series]
 
     # Had a permit been lost, the last of these would not run at once but wait, or be refused.
