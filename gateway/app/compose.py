@@ -25,10 +25,12 @@ from gateway.console.readiness import ReadinessCheck
 from gateway.console.report import ReportRoutes
 from gateway.console.status import StatusRoutes
 from gateway.model import Backend, GatewayState, Observer
+from gateway.proxy.canary import CanaryPlan
 from gateway.proxy.server import Gateway
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import admission_config
 from gateway.telemetry.access_log import AccessLog
+from gateway.telemetry.canary import PROMPTS, CanaryLog
 from gateway.telemetry.clients import Clients
 from gateway.telemetry.curve import Curves
 from gateway.telemetry.entry import Recorder
@@ -53,6 +55,11 @@ class Service:
         self._access_log = _access_log(settings)
         window = Window(settings.report_window, settings.report_memory)
         self._record_file = _record_file(settings)
+        self._events = EventLog()
+        canaries = CanaryLog(self._events)
+        curves, clients = Curves(settings.curve_age), Clients(settings.diagnosis_window)
+        sources = Sources(self._state, window, curves, clients, self._lag, canaries.failing)
+        self._monitor = Monitor(sources, self._events, settings.diagnosis_window)
         metrics = Metrics(
             self._state,
             version=__version__,
@@ -61,13 +68,11 @@ class Service:
             loop_lag=self._lag,
             log_dropped=self._access_log.dropped if self._access_log else None,
             records_dropped=self._record_file.dropped if self._record_file else None,
+            findings=self._monitor.findings.causes,
+            canary_failures=canaries.failures,
         )
         recorder = Recorder(window, self._record_file) if self._record_file else Recorder(window)
         self._history = History(self._state)
-        self._events = EventLog()
-        curves, clients = Curves(settings.curve_age), Clients(settings.diagnosis_window)
-        sources = Sources(self._state, window, curves, clients, self._lag)
-        self._monitor = Monitor(sources, self._events, settings.diagnosis_window)
         observers: list[Observer] = [metrics, recorder, self._history, curves, clients, self._monitor]
         if self._access_log:
             observers.append(self._access_log)
@@ -79,6 +84,7 @@ class Service:
             AdmissionController(admission, engines, random.uniform, estimator, curves),
             estimator,
             observers,
+            CanaryPlan(interval, PROMPTS, canaries.compare) if (interval := settings.canary_interval) else None,
         )
         token = settings.admin_token
         admin = admin_app(

@@ -40,6 +40,13 @@ def text(tokens: int) -> str:
     return "".join((words * (tokens // len(words) + 1))[:tokens])
 
 
+def spoilt(body: bytes) -> bytes:
+    """An answer in which every word is exclamation marks."""
+    for word in _TOKENS:
+        body = body.replace(word, b"!" * len(word))
+    return body
+
+
 def framed(data: bytes) -> bytes:
     """One HTTP chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)

@@ -121,6 +121,8 @@ class EmulatedServer:
         self._ids = itertools.count(1)
         self._admin_calls = 0
         self._routes = self._build_routes()
+        self.polluted = False
+        """While true, answers in one piece are exclamation marks: what a KV cache full of NaN gives."""
 
     async def start(self) -> None:
         """Open the port.
@@ -248,7 +250,7 @@ class EmulatedServer:
         exchange = self._begin(ask)
         if not ask.stream:
             await exchange.wait()
-            return _json(reply.whole())
+            return _json(replies.spoilt(reply.whole()) if self.polluted else reply.whole())
         exchange.stream_to(cast("asyncio.WriteTransport", request.transport), _stream_head(), reply)
         await exchange.wait()
         return _WRITTEN

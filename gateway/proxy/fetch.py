@@ -1,4 +1,4 @@
-"""One small answer of a backend, taken whole: for probes and for the list of models."""
+"""One small answer of a backend, taken whole: for probes, canaries and the list of models."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class _Collector:
             self.done.set_exception(Unanswered(error))
 
 
-async def fetch(upstream: Upstream, head: bytes, seconds: float) -> Answer:
-    """Send a request without a body over a connection of its own and take the whole answer.
+async def fetch(upstream: Upstream, head: bytes, seconds: float, body: bytes = b"") -> Answer:
+    """Send a request over a connection of its own and take the whole answer.
 
     Raises:
         OSError: no connection.
@@ -65,7 +65,7 @@ async def fetch(upstream: Upstream, head: bytes, seconds: float) -> Answer:
     collector = _Collector()
     try:
         async with asyncio.timeout(seconds):
-            connection.send(head, b"", collector, once=True)
+            connection.send(head, body, collector, once=True)
             return await collector.done
     except BaseException as error:
         connection.abort()

@@ -14,6 +14,7 @@ from gateway.admission.estimator import Estimator
 from gateway.admission.tuning import Tuning
 from gateway.dialects.registry import standard
 from gateway.model import Backend, GatewayState, Observer
+from gateway.proxy.canary import Canaries, CanaryPlan
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Gate
 from gateway.proxy.handler import Handler
@@ -42,14 +43,16 @@ class Gateway:
         controller: AdmissionController,
         estimator: Estimator,
         observers: Sequence[Observer] = (),
+        canary: CanaryPlan | None = None,
     ) -> None:
-        """Compose; nothing is opened before ``start``."""
+        """Compose; nothing is opened before ``start``. Without ``canary`` none are sent."""
         self._config = config
         self._gate = Gate(controller)
         self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         dialects = standard(allow_admin=config.allow_admin_routes)
         self._prober = Prober(config, self._upstreams, self._gate, dialects.prefer)
         self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers)
+        self._canaries = Canaries(canary, self._upstreams, self._gate.is_down) if canary is not None else None
         self._clients: ClientServer | None = None
         self._listener: asyncio.Server | None = None
         self._stopped: asyncio.Task[None] | None = None
@@ -67,6 +70,8 @@ class Gateway:
             self._clients, config.host, config.port, backlog=config.backlog
         )
         self._prober.start()
+        if self._canaries is not None:
+            self._canaries.start()
 
     @property
     def url(self) -> str:
@@ -119,6 +124,8 @@ class Gateway:
         if self._listener is not None:
             self._listener.close()
         await self._prober.stop()
+        if self._canaries is not None:
+            await self._canaries.stop()
         if self._clients is not None:
             self._handler.cutting = True
             if self.in_flight:

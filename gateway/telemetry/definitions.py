@@ -348,6 +348,14 @@ FINDING: Final = _gauge(
     "otherwise.",
     action="`gateway diagnose` gives the evidence and the setting to turn.",
 )
+CANARY_FAILURES: Final = _counter(
+    "gateway_canary_failures_total",
+    "backend",
+    meaning="Answers to canaries (GATEWAY_CANARY_INTERVAL) that differed from the backend's first answer to the same "
+    "prompt.",
+    action="Any rise: the engine may answer wrongly, fast and with 200. Drain it (`gateway limits --drain`), ask it by "
+    "hand, restart it.",
+)
 OVERLOADED: Final = _gauge(
     "gateway_overloaded",
     meaning="1 while overload is sustained and clients are told not to retry.",
@@ -399,7 +407,17 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
     ("Queue", (QUEUE_DEPTH, QUEUE_TOKENS, QUEUE_OLDEST, QUEUE_MAX_WAIT)),
     (
         "The gateway itself",
-        (FINDING, OVERLOADED, DRAINING, LOOP_LAG, LOG_DROPPED, RECORDS_DROPPED, BUILD_INFO, CONFIG_INFO),
+        (
+            FINDING,
+            CANARY_FAILURES,
+            OVERLOADED,
+            DRAINING,
+            LOOP_LAG,
+            LOG_DROPPED,
+            RECORDS_DROPPED,
+            BUILD_INFO,
+            CONFIG_INFO,
+        ),
     ),
 )
 DEFINITIONS: Final = tuple(definition for _, section in SECTIONS for definition in section)

@@ -105,16 +105,19 @@ class Metrics:
         log_dropped: Callable[[], int] | None = None,
         records_dropped: Callable[[], int] | None = None,
         findings: Callable[[], Iterable[tuple[str, str | None]]] = tuple,
+        canary_failures: Mapping[str, int] | None = None,
     ) -> None:
         """``loop_lag`` gives seconds (LoopLag), the dropped are lines lost (AccessLog.dropped, RecordFile.dropped).
 
-        ``findings`` gives the cause and the backend of each finding of the diagnosis.
+        ``findings`` gives the cause and the backend of each finding of the diagnosis, ``canary_failures`` counts them
+        by backend and is read at each scrape.
         """
         config = config or MetricsConfig()
         self._state = state
         self._info = ((names.BUILD_INFO, version), (names.CONFIG_INFO, config_hash))
         self._loop_lag = loop_lag
         self._findings = findings
+        self._canary_failures = {} if canary_failures is None else canary_failures
         self._dropped = ((names.LOG_DROPPED, log_dropped), (names.RECORDS_DROPPED, records_dropped))
         self._models = Bounded(config.max_models, config.models)
         self._clients = Bounded(config.max_clients)
@@ -257,6 +260,10 @@ class Metrics:
         for cause, backend in dict.fromkeys(self._findings()):
             found.add_metric((cause, NONE if backend is None else clean(backend)), 1)
         yield found
+        failures = _family(names.CANARY_FAILURES)
+        for backend, count in self._canary_failures.items():
+            failures.add_metric((clean(backend),), count)
+        yield failures
         yield _single(names.OVERLOADED, state.overloaded)
         yield _single(names.DRAINING, state.draining)
         if self._loop_lag is not None:
