@@ -1,7 +1,7 @@
 """Short requests among prompts of 128,000 tokens: they hardly notice, and the long ones finish.
 
 The emulated A100 runs with the engine flag ``--long-prefill-token-threshold 32``: what one step of the engine does
-with a long prompt is the engine's, how many of them meet in it is the gateway's. It runs five times as fast as it
+with a long prompt is the engine's, how many of them meet in it is the gateway's. It runs three times as fast as it
 would, so that the test does not take five minutes; what is asserted is a ratio.
 """
 
@@ -22,11 +22,12 @@ from tests.real.gateway import GatewayProcess
 from tests.real.wire import exchange
 
 PROFILE: Final = "a100-llama3-8b"
-SPEED: Final = 5
+SPEED: Final = 3
 RATE: Final = 5.0 * SPEED  # short requests a second
-LEARN: Final = 10.0  # seconds that do not count: from a cold start the gateway finds the limit meanwhile
-MEASURED: Final = 20.0  # seconds that count, alone and among long prompts, which take longer one after the other
+LEARN: Final = 12.0  # seconds that do not count: from a cold start the gateway finds the limit meanwhile
+MEASURED: Final = 25.0  # seconds that count, alone and among long prompts, which take longer one after the other
 LONG: Final = 127_000  # tokens of a long prompt
+LATE: Final = 0.3  # seconds that an arrival may be late: TTFT is a few tenths, and later it is not the engine's
 LONGS: Final = 2  # of them at once
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,7 +39,8 @@ def shorts(url: str, seconds: float) -> Load:
 
 
 def ttft_p99(result: Result, since: float) -> float:
-    assert result.lag < 0.5, "the machine is too slow to offer this load"
+    if result.lag > LATE:
+        pytest.skip(f"something else kept the machine busy: an arrival was {result.lag:.2f} s late")
     window = [o for o in result.outcomes if since <= o.arrival < since + MEASURED]
     values = [o.ttft for o in window if o.ttft is not None]
     assert len(values) >= 0.99 * len(window), "short requests were refused"

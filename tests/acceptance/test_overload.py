@@ -22,6 +22,7 @@ Gateways = Callable[..., GatewayProcess]
 
 PATIENCE: Final = 10.0  # seconds after which a client times out; it tries three times in all
 LEARNT: Final = 10.0  # seconds that the gateway has to learn the engine, overloaded from the first moment
+LATE: Final = 1.0  # seconds that an arrival may be late
 DIRECT: Final = 13.0
 GATED: Final = 30.0
 
@@ -31,7 +32,8 @@ pytestmark = pytest.mark.timeout(180)
 def loaded(url: str, scenario: Overload) -> Result:
     """What became of the load."""
     result = asyncio.run(Load(url, scenario.plan).run())
-    assert result.lag < 1.0, "the machine is too slow to offer this load"
+    if result.lag > LATE:
+        pytest.skip(f"something else kept the machine busy: an arrival was {result.lag:.2f} s late")
     return result
 
 
