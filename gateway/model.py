@@ -45,7 +45,8 @@ class Shape:
     """What one request asks for, as far as its bytes tell; nothing here is estimated.
 
     ``prompt_bytes`` counts UTF-8 bytes of the *decoded* prompt strings (JSON escapes and base64 media excluded);
-    ``dense_bytes`` of them are digits, hex or base64, which cost three to four times the tokens of text;
+    ``dense_bytes`` of them are digits, hex or base64, ``sign_bytes`` other ASCII signs and ``wide_bytes`` no ASCII:
+    a token of each is of another length;
     ``prompt_tokens`` is set only where the count is exact (token-id prompts); ``media_tokens`` is the dialect's own
     count or fixed prior for images and audio. ``max_output`` is the caller's cap on output tokens per choice, None
     where it gave none. ``choices`` multiplies output (n, best_of, batched prompts). ``generates`` is False for
@@ -58,6 +59,8 @@ class Shape:
     stream: bool = False
     prompt_bytes: int = 0
     dense_bytes: int = 0
+    sign_bytes: int = 0
+    wide_bytes: int = 0
     prompt_tokens: int | None = None
     media_tokens: int = 0
     messages: int = 0
@@ -357,6 +360,7 @@ class Record:
     bytes_out: int = 0
     attempts: int = 0  # upstream attempts of this gateway
     error: str | None = None  # one short line, never the caller's data
+    traceparent: str | None = None  # as the client sent it (W3C Trace Context)
 
 
 class Observer(Protocol):
@@ -385,6 +389,7 @@ class BackendTls:
 class Backend:
     """One configured engine. ``limit`` fixes its concurrency; ``models`` empty means: serves whatever is asked.
 
+    ``max_model_len``: tokens of prompt and output together; None: as the engine says, if it does.
     ``management_url`` and ``metrics_url`` are where its other planes are, None where they are not said.
     """
 
@@ -394,6 +399,7 @@ class Backend:
     models: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
     limit: int | None = None
+    max_model_len: int | None = None
     weight: float = 1.0
     management_url: str | None = None
     metrics_url: str | None = None

@@ -1,9 +1,10 @@
 """Shape -> WorkEstimate, without a tokenizer, learned online from ``usage``.
 
-Prompt tokens are bytes over a learned ratio. In UTF-8 bytes English, Chinese and code lie within 15 % of each other
+Prompt tokens are bytes times a learned rate. In UTF-8 bytes English, Chinese and code lie within 15 % of each other
 (3.6 to 4.6 bytes a token in the vocabularies of Qwen, Llama 3 and DeepSeek; in characters they differ 2.7-fold), so the
-prior needs no language; digits, hex and base64 cost 1.0 to 1.4 bytes a token and are weighed apart. Cached prompt
-tokens count like others: they hold KV all the same.
+prior needs no language. But signs cost twice as much as letters, and digits, hex and base64 three to nine times (Qwen
+makes a token of every digit), so JSON has 2.7 bytes a token: letters, signs, dense and wide bytes have rates of their
+own, and vocabularies differ in all four. Cached prompt tokens count like others: they hold KV all the same.
 
 Output tokens are ``min(cap, mean of past outputs)``. Lengths differ by application, and an application shows in its
 model, the size of its prompts, the cap it sets and its client: means are kept by these and fall back to coarser ones.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from math import exp, log
 from typing import Final, Generic, TypeVar
 
 from gateway.admission.config import EstimatorConfig
@@ -22,12 +24,12 @@ _TOKENS_MAX: Final = 100_000_000  # no request is predicted or believed to have 
 _MODELS_MAX: Final = 512
 _MEANS_MAX: Final = 8_192
 
-_DENSE_WEIGHT: Final = 3.2  # digits, hex and base64 against text: 1.25 bytes a token instead of 4
-_LONG: Final = 512  # weighed bytes from which a prompt tells the ratio; a shorter one tells what the template adds
-_PRIOR: Final = 4_096.0  # bytes that the prior ratio weighs
-_KEEP: Final = 0.98  # of the sums, at each prompt: a memory of about 50 prompts
+_WEIGHTS: Final = (1.0, 1.6, 3.2, 1.0)  # priors of letters and white space, signs, dense and wide bytes
+_LONG: Final = 512  # bytes from which a prompt tells the rates; a shorter one tells what the template adds
 _RATE_MIN: Final = 1 / 32  # tokens a byte; indented YAML has 1/7
 _RATE_MAX: Final = 2.0
+_RATE_STEP: Final = 0.1  # of an error, once many prompts were seen; the first one is believed at once
+_RATE_SURE: Final = 0.25  # how fast that is reached: step 1 / (1 + 0.25 n)
 _TEMPLATE_MAX: Final = 4_096.0  # tokens; some templates carry a system prompt of their own
 _TEMPLATE_STEP: Final = 0.1
 
@@ -37,6 +39,7 @@ _SEEN: Final = 3  # the same for any other but the model's
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
+_Features = tuple[int, int, int, int]
 _MeanKey = tuple[str, int, int, str]  # model, log2 of prompt, log2 of cap, client; -1 and "" stand for any
 _ANY: Final = -1
 
@@ -58,10 +61,9 @@ class Estimator:
 
     def learn(self, shape: Shape, usage: Usage, client: str = "") -> None:
         """Learn from a finished request. Prompts with media teach nothing about text."""
-        size = _weighed(shape)
-        if usage.prompt_tokens and size and not shape.media_tokens and shape.prompt_tokens is None:
+        if usage.prompt_tokens and shape.prompt_bytes > 0 and not shape.media_tokens and shape.prompt_tokens is None:
             model = self._prompts.obtain((shape.model or "", shape.generates))
-            model.learn(size, shape.messages, _bounded(usage.prompt_tokens))
+            model.learn(_features(shape), shape.messages, _bounded(usage.prompt_tokens))
         if usage.completion_tokens is not None and shape.generates:
             output = _bounded(usage.completion_tokens / max(shape.choices, 1))
             for key, _ in _mean_keys(shape, self._prompt(shape), client):
@@ -71,7 +73,7 @@ class Estimator:
         if shape.prompt_tokens is not None:
             return _bounded(shape.prompt_tokens + shape.media_tokens)
         model = self._prompts.find((shape.model or "", shape.generates)) or _PromptModel(self._config)
-        return max(1, _bounded(model.predict(_weighed(shape), shape.messages) + shape.media_tokens))
+        return max(1, _bounded(model.predict(_features(shape), shape.messages) + shape.media_tokens))
 
     def _output(self, shape: Shape, prompt: int, client: str) -> int:
         expected = float(self._config.default_output)
@@ -87,36 +89,46 @@ class Estimator:
 
 
 class _PromptModel:
-    """tokens = rate x bytes + a constant per message + what the template adds once, for one model.
+    """tokens = sum of rate x bytes by sort of byte + a constant per message + what the template adds once; one model's.
 
-    The rate is a ratio of exponentially weighted sums over long prompts, so a long one weighs by its length; the
-    template's share is a mean over short ones, whose few bytes say nothing of the rate.
+    The rates are learned from long prompts by exponentiated gradient (Kivinen and Warmuth, 1997): each answers for the
+    error of a prediction by its share in it, and stays positive. The template's part is a mean over short prompts,
+    whose few bytes say nothing of the rates.
     """
 
-    __slots__ = ("_per_message", "_size", "_template", "_tokens")
+    __slots__ = ("_per_message", "_rates", "_seen", "_template")
 
     def __init__(self, config: EstimatorConfig) -> None:
-        self._size = _PRIOR
-        self._tokens = _PRIOR / config.bytes_per_token
+        self._rates = [weight / config.bytes_per_token for weight in _WEIGHTS]
         self._per_message = config.tokens_per_message
         self._template = 0.0
+        self._seen = 0
 
-    def _rate(self) -> float:
-        return min(max(self._tokens / self._size, _RATE_MIN), _RATE_MAX)
+    def _text(self, features: _Features) -> float:
+        return sum(rate * size for rate, size in zip(self._rates, features, strict=True))
 
-    def predict(self, size: float, messages: int) -> float:
+    def predict(self, features: _Features, messages: int) -> float:
         template = self._template if messages else 0.0
-        return self._rate() * size + self._per_message * messages + template
+        return self._text(features) + self._per_message * messages + template
 
-    def learn(self, size: float, messages: int, tokens: int) -> None:
+    def learn(self, features: _Features, messages: int, tokens: int) -> None:
         rest = tokens - self._per_message * messages
-        if size >= _LONG:
-            text = min(max(rest - self._template, _RATE_MIN * size), _RATE_MAX * size)
-            self._tokens = _KEEP * self._tokens + text
-            self._size = _KEEP * self._size + size
+        if (size := sum(features)) >= _LONG:
+            self._learn_rates(features, min(max(rest - self._template, _RATE_MIN * size), _RATE_MAX * size))
         elif messages:
-            added = min(max(rest - self._rate() * size, 0.0), _TEMPLATE_MAX)
+            added = min(max(rest - self._text(features), 0.0), _TEMPLATE_MAX)
             self._template += _TEMPLATE_STEP * (added - self._template)
+
+    def _learn_rates(self, features: _Features, text: float) -> None:
+        parts = [rate * size for rate, size in zip(self._rates, features, strict=True)]
+        predicted = sum(parts)
+        step = max(_RATE_STEP, 1.0 / (1.0 + _RATE_SURE * self._seen))
+        push = step * log(text / predicted) * predicted / sum(part * part for part in parts)
+        self._rates = [
+            min(max(rate * exp(push * part), _RATE_MIN), _RATE_MAX)
+            for rate, part in zip(self._rates, parts, strict=True)
+        ]
+        self._seen += 1
 
 
 class _Mean:
@@ -164,8 +176,13 @@ def _mean_keys(shape: Shape, prompt: int, client: str) -> list[tuple[_MeanKey, i
     return [((model, size, cap, client), _SEEN_BY_CLIENT), *keys] if client else keys
 
 
-def _weighed(shape: Shape) -> float:
-    return shape.prompt_bytes + (_DENSE_WEIGHT - 1.0) * min(shape.dense_bytes, shape.prompt_bytes)
+def _features(shape: Shape) -> _Features:
+    """Bytes of the prompt by their sort, as in ``_WEIGHTS``; together they are all of it."""
+    size = shape.prompt_bytes
+    wide = min(shape.wide_bytes, size)
+    dense = min(shape.dense_bytes, size - wide)
+    signs = min(shape.sign_bytes, size - wide - dense)
+    return size - wide - dense - signs, signs, dense, wide
 
 
 def _bounded(tokens: float) -> int:

@@ -20,12 +20,13 @@ _NODES_MAX: Final = 100_000  # JSON values visited; a body of more is measured b
 _OPAQUE_MAX: Final = 64 * 1024
 _NAME_MAX: Final = 256  # characters of a model or user name that are kept
 
-_SAMPLE: Final = 256  # characters looked at, twice, to tell dense text
-_DENSE_MIN: Final = 64  # shorter strings are not worth a look
+_SAMPLE: Final = 256  # characters looked at, in each of four places
+_LOOK_MIN: Final = 64  # bytes; shorter strings are not worth a look
 _LOOKS: Final = 32  # strings looked at; of the others only those of 4 KiB or more
-_DENSE_SURE: Final = 4 * 1024
+_LOOK_SURE: Final = 4 * 1024
 _DIGITS: Final = b"0123456789"
 _BASE64: Final = _DIGITS + b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/=_-"
+_SIGNS: Final = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
 _WORD: Final = 48  # bytes without any other character that no language's text has
 
 # Prompt text, wherever it stands: OpenAI, Anthropic, Cohere, vLLM's pooling routes, and the native routes of MindIE,
@@ -100,7 +101,9 @@ def shape_of(route: Route, document: dict[str, Any] | None, body: bytes, *, gene
         model=route.model or name_of(document.get("model")),
         stream=document.get("stream") is True,
         prompt_bytes=meter.size,
-        dense_bytes=meter.dense,
+        dense_bytes=meter.share(meter.dense),
+        sign_bytes=meter.share(meter.signs),
+        wide_bytes=min(meter.wide, meter.size),
         prompt_tokens=meter.token_ids if exact else None,
         media_tokens=meter.media if exact else meter.media + meter.token_ids,
         messages=messages,
@@ -127,11 +130,13 @@ def count_of(value: Any) -> int | None:
 class _Meter:
     """Adds up a prompt. ``size`` is in bytes of UTF-8, ``prompts`` how many prompts a batch holds."""
 
-    __slots__ = ("_dense", "_looked", "_looks", "media", "nodes", "prompts", "size", "token_ids")
+    __slots__ = ("_looked", "_looks", "dense", "media", "nodes", "prompts", "signs", "size", "token_ids", "wide")
 
     def __init__(self) -> None:
         self.size = 0
-        self._dense = 0  # of the bytes in the strings that were looked at
+        self.wide = 0
+        self.dense = 0  # of the bytes in the strings that were looked at
+        self.signs = 0  # of the same
         self._looked = 0
         self._looks = _LOOKS
         self.media = 0
@@ -139,10 +144,9 @@ class _Meter:
         self.prompts = 1
         self.nodes = 0
 
-    @property
-    def dense(self) -> int:
-        """Dense bytes of the whole prompt, as those that were looked at have them."""
-        return self.size * self._dense // self._looked if self._looked else 0
+    def share(self, found: int) -> int:
+        """Bytes of the whole prompt, as ``found`` in the strings that were looked at."""
+        return self.size * found // self._looked if self._looked else 0
 
     def document(self, document: dict[str, Any]) -> int:
         """Measure every prompt field; return the number of messages."""
@@ -254,22 +258,32 @@ class _Meter:
                 stack.append(value)
 
     def _text(self, text: str) -> None:
-        size = len(text) if text.isascii() else len(text.encode())
+        size = len(text)
+        if not text.isascii():
+            size = len(text.encode())
+            self.wide += (size - len(text)) * 3 // 2  # exact where a character has three bytes, as Chinese
         self.size += size
-        if size >= _DENSE_MIN and (self._looks > 0 or size >= _DENSE_SURE):
+        if size >= _LOOK_MIN and (self._looks > 0 or size >= _LOOK_SURE):
             self._looks -= 1
             self._looked += size
-            self._dense += _dense(text, size)
+            dense, signs = _looked_at(text, size)
+            self.dense += dense
+            self.signs += signs
 
 
-def _dense(text: str, size: int) -> int:
-    """How many of ``size`` bytes are digits, hex or base64, by a sample from the head and the middle."""
-    middle = len(text) // 2
-    sample = (text[:_SAMPLE] + text[middle : middle + _SAMPLE]).encode()
+def _looked_at(text: str, size: int) -> tuple[int, int]:
+    """How many of ``size`` bytes are digits, hex or base64, and how many are signs, by samples from four places."""
+    sample = text.encode() if len(text) <= 4 * _SAMPLE else _sample(text)
     if len(sample.translate(None, _BASE64)) * _WORD < len(sample):
-        return size
+        return size, 0
     digits = len(sample) - len(sample.translate(None, _DIGITS))
-    return size * digits // len(sample)
+    signs = len(sample) - len(sample.translate(None, _SIGNS))
+    return size * digits // len(sample), size * signs // len(sample)
+
+
+def _sample(text: str) -> bytes:
+    step = len(text) // 4
+    return "".join([text[start : start + _SAMPLE] for start in range(0, 4 * step, step)]).encode()
 
 
 def cap_in(document: dict[str, Any]) -> int | None:

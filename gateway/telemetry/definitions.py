@@ -30,6 +30,7 @@ QUEUE_WAIT_EDGES: Final = (
     *(1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0),
 )
 RETRY_AFTER_EDGES: Final = (1.0, 2.0, 3.0, 5.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0)
+ESTIMATE_ERROR_EDGES: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0)
 OVERHEAD_EDGES: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1)
 
 
@@ -206,6 +207,16 @@ OUTPUT_TOKENS: Final = _counter(
     meaning="Output tokens; source is usage (the backend's count), chunks (counted in the stream) or estimate.",
     action="Its rate is the throughput. It should stay level under overload; if it falls while load rises, the engine "
     "is beyond its knee or preempting.",
+)
+ESTIMATE_ERROR: Final = _histogram(
+    "gateway_estimate_error_ratio",
+    "tokens",
+    edges=ESTIMATE_ERROR_EDGES,
+    meaning="How far the tokens that a request was taken for were from what the backend reported of it, as a share of "
+    "the latter; tokens says which: prompt or output. Of completed answers.",
+    action="A median above 0.1 for prompt: very mixed traffic behind one model name, or unusual text. Requests near a "
+    "lane's threshold then land in the wrong lane; set the threshold where few requests are. Output lengths are a "
+    "guess from past answers and may be far off.",
 )
 
 # --------------------------------------------------------------------------------------------------------------
@@ -395,7 +406,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
     ("Requests", (REQUESTS, BACKEND_REQUESTS, CLIENT_REQUESTS, DURATION)),
     ("Speed", (TTFT, BACKEND_TTFT, ITL, TPOT, QUEUE_WAIT, OVERHEAD)),
     ("Refusals and retries", (SHED, RETRY_ATTEMPTS, RETRY_AFTER, RETRY_ARRIVALS)),
-    ("Tokens", (PROMPT_TOKENS, OUTPUT_TOKENS)),
+    ("Tokens", (PROMPT_TOKENS, OUTPUT_TOKENS, ESTIMATE_ERROR)),
     (
         "Backends",
         (

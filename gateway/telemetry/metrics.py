@@ -132,6 +132,7 @@ class Metrics:
         self._retry_attempts = self._counters(names.RETRY_ATTEMPTS)
         self._prompt_tokens = self._counters(names.PROMPT_TOKENS)
         self._output_tokens = self._counters(names.OUTPUT_TOKENS)
+        self._estimate_error = self._histograms(names.ESTIMATE_ERROR, config)
         self._duration = self._histograms(names.DURATION, config)
         self._ttft = self._histograms(names.TTFT, config)
         self._backend_ttft = self._histograms(names.BACKEND_TTFT, config)
@@ -237,6 +238,13 @@ class Metrics:
             self._output_tokens.add(model, "chunks", by=record.timeline.output_events)
         elif answered and shape.generates:
             self._output_tokens.add(model, "estimate", by=work.output_tokens)
+        if record.outcome is Outcome.COMPLETED:
+            self._observe_estimate("prompt", work.prompt_tokens, prompt)
+            self._observe_estimate("output", work.output_tokens, output)
+
+    def _observe_estimate(self, tokens: str, expected: int, reported: int | None) -> None:
+        if reported:
+            self._estimate_error.of(tokens).add(abs(expected - reported) / reported)
 
     # ----------------------------------------------------------------------------------------------------------
     # The scrape

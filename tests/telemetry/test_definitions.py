@@ -36,6 +36,7 @@ EXPECTED = {
     "gateway_retry_arrivals_total": ("counter", {"kept"}),
     "gateway_prompt_tokens_total": ("counter", {"model", "source"}),
     "gateway_output_tokens_total": ("counter", {"model", "source"}),
+    "gateway_estimate_error_ratio": ("histogram", {"tokens"}),
     "gateway_inflight_requests": ("gauge", {"backend"}),
     "gateway_inflight_tokens": ("gauge", {"backend"}),
     "gateway_unstarted_requests": ("gauge", {"backend"}),
@@ -75,6 +76,7 @@ EDGES = {
     "gateway_request_duration_seconds": ".1 .3 .5 1 2.5 5 10 15 20 30 40 60 120 240 480 960 1920",
     "gateway_queue_wait_seconds": ".0005 .001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 20 30 60 120",
     "gateway_overhead_seconds": ".0001 .00025 .0005 .001 .0025 .005 .01 .025 .05 .1",
+    "gateway_estimate_error_ratio": ".02 .05 .1 .2 .3 .5 1 2 5",
     "gateway_retry_after_seconds": "1 2 3 5 8 10 15 20 30 45 60",
 }
 
@@ -93,7 +95,7 @@ def test_buckets() -> None:
 def test_the_conventions_of_prometheus(each: Definition) -> None:
     assert re.fullmatch(r"gateway_[a-z][a-z_]*[a-z]", each.name)
     assert each.name.endswith("_total") == (each.kind is Kind.COUNTER)
-    assert each.name.endswith("_seconds") or each.kind is not Kind.HISTOGRAM
+    assert each.name.endswith(("_seconds", "_ratio")) or each.kind is not Kind.HISTOGRAM
     assert bool(each.edges) == (each.kind is Kind.HISTOGRAM)
     assert all(low < high for low, high in pairwise(each.edges))
     assert not any(label in each.name.split("_") for label in each.labels if label not in {"backend", "client"})

@@ -347,6 +347,15 @@ def test_m10_the_backends_own_counts_win_over_the_estimate() -> None:
     assert len(samples["gateway_prompt_tokens_total"]) == len(samples["gateway_output_tokens_total"]) == 1
 
 
+def test_the_error_of_the_estimate_is_told_where_the_backend_says_what_it_was() -> None:
+    source = observed(
+        record(usage=Usage(400, 160)), record(usage=None), record(usage=Usage(3, 1), outcome=Outcome.CLIENT_GONE)
+    )
+    assert value(source, "gateway_estimate_error_ratio_count", tokens="prompt") == 1
+    assert value(source, "gateway_estimate_error_ratio_sum", tokens="prompt") == pytest.approx(abs(100 - 400) / 400)
+    assert value(source, "gateway_estimate_error_ratio_sum", tokens="output") == pytest.approx(abs(200 - 160) / 160)
+
+
 def test_m10_without_usage_the_fallback_is_marked() -> None:
     source = observed(
         record(usage=None),
