@@ -58,6 +58,10 @@ def proxy_config(settings: Settings) -> ProxyConfig:
         client_header=settings.client_header,
         allow_admin_routes=settings.allow_admin_routes,
         inject_usage=settings.inject_usage,
+        max_prompt_tokens=settings.max_prompt_tokens,
+        max_output_tokens=settings.max_output_tokens,
+        cors=settings.cors,
+        heartbeat=settings.heartbeat or None,
         connect_timeout=settings.connect_timeout,
         connect_attempts=settings.connect_attempts,
         first_byte_timeout=settings.first_byte_timeout or None,
@@ -72,6 +76,7 @@ def proxy_config(settings: Settings) -> ProxyConfig:
             timeout=settings.probe_timeout,
             failures=settings.probe_failures,
             successes=settings.probe_successes,
+            models_interval=settings.models_interval or None,
         ),
         tls=TlsConfig(settings.tls_verify, settings.tls_ca, settings.tls_cert, settings.tls_key),
     )

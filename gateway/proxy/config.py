@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _MIB = 1024 * 1024
@@ -25,6 +26,7 @@ class ProbeConfig:
     timeout: float = 5.0  # a slow answer is not a failure: only a refused connection or a bad status counts
     failures: int = 3  # consecutive hard failures before a backend counts as down
     successes: int = 2  # consecutive good answers before it counts as up again
+    models_interval: float | None = 30.0  # None: engines are not asked which models they serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class ProxyConfig:
     """Everything about moving bytes.
 
     ``first_byte_timeout`` bounds the silence before the first body byte of a streamed answer; an answer that is not
-    streamed is silent until generation ends, so ``answer_timeout`` bounds that one. ``idle_timeout`` bounds the
-    silence between bytes after the first. No limit bounds the whole. ``upstream_keepalive`` must stay below the
-    engine's own idle timeout (uvicorn's is 5 s), so that a connection is never reused while the engine closes it.
+    streamed is silent until generation ends, so ``answer_timeout`` bounds that one. To both comes the time that the
+    request itself may take on the slowest engine. ``idle_timeout`` bounds the silence between bytes after the first.
+    No limit bounds the whole. ``upstream_keepalive`` must stay below the engine's own idle timeout (uvicorn's is 5 s),
+    so that a connection is never reused while the engine closes it.
     """
 
     host: str = "0.0.0.0"  # noqa: S104 - a proxy listens for other machines
@@ -49,6 +52,10 @@ class ProxyConfig:
     client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
     allow_admin_routes: bool = False
     inject_usage: bool = False  # ask engines for the token counts of streams, and keep them from clients
+    max_prompt_tokens: Mapping[str, int] = field(default_factory=dict)  # by model; "": all others
+    max_output_tokens: Mapping[str, int] = field(default_factory=dict)
+    cors: bool = True  # the gateway's own answers may be read by pages of any origin
+    heartbeat: float | None = None  # between comments on a stream that has a head and no event yet
     connect_timeout: float = 5.0
     connect_attempts: int = 3  # backends tried in turn for one request while none of it was sent
     first_byte_timeout: float | None = 600.0

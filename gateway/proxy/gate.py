@@ -91,6 +91,14 @@ class Gate:
         """Pass on an engine's own gauges."""
         self._apply(self._controller.note_hints(backend, hints, self._clock()))
 
+    def note_models(self, backend: str, models: Iterable[str]) -> None:
+        """Pass on what a backend says it serves."""
+        self._apply(self._controller.note_models(backend, models, self._clock()))
+
+    def serving(self, model: str | None) -> tuple[str, ...]:
+        """Names of the backends that requests for ``model`` may go to."""
+        return self._controller.serving(model)
+
     def drain(self) -> None:
         """Refuse what arrives from now on."""
         self.draining = True

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -27,6 +28,7 @@ from gateway.dialects.usage import ask_for_usage
 from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket, WorkEstimate
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
+from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Gate
 from gateway.proxy.http import come_back, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
@@ -37,6 +39,7 @@ from gateway.proxy.upstream import Upstream
 _log = logging.getLogger(__name__)
 
 _BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529: overloaded
+_CARD: Final = f"{MODELS}/"
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
@@ -51,6 +54,7 @@ class Handler:
         gate: Gate,
         upstreams: Mapping[str, Upstream],
         observers: Sequence[Observer],
+        fit: Fit,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -59,6 +63,7 @@ class Handler:
         self._gate = gate
         self._upstreams = upstreams
         self._observers = tuple(observers)
+        self._fit = fit
         self._clock = clock
         self._catalog = Catalog(config.models_timeout)
         self._ticket_ids = itertools.count(1)
@@ -72,7 +77,7 @@ class Handler:
 
     async def __call__(self, request: web.BaseRequest) -> Written:
         """Serve one request; returns when its answer is written."""
-        call = Call(request, self._clock())
+        call = Call(request, self._clock(), cors=self._config.cors)
         self.in_flight += 1
         self.idle.clear()
         try:
@@ -96,6 +101,8 @@ class Handler:
         call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)
         if rejection := self._refuse_unread(call):
             return self._reject(call, rejection)
+        if call.upgrades_to_websocket():
+            return await self._websocket(call)
         wire = self._wire(call, await call.read_body(self._config.max_body, self._config.client_timeout))
         call.timeline.read = self._clock()
         content_type = call.request.headers.get("Content-Type", "")
@@ -105,12 +112,18 @@ class Handler:
             return await self._admitted(call, shape, wire)
         if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
             return await self._models(call, shape, wire)
-        return await self._bypass(call, shape, wire, self._live(shape.model))
+        return await self._bypass(call, shape, wire, self._live(shape.model or _described(call)))
+
+    async def _websocket(self, call: Call) -> Written:
+        """A session: it holds a permit for as long as it is open, and is refused before the upgrade."""
+        shape = Shape(call.record.route, model=call.queried_model, session=True)
+        wire = Wire(call.terms, self._head(call, None, upgrade=True), b"", call.raw_id, upgrade=True)
+        return await self._admitted(call, shape, wire)
 
     def _refuse_unread(self, call: Call) -> Rejection | None:
         """Refuse what is not taken before a byte of the body is: a client that waits for 100 then sends none."""
-        if call.method == "CONNECT" or call.upgrades_to_websocket():
-            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "The gateway relays plain HTTP, not upgrades.")
+        if call.method == "CONNECT":
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "The gateway makes no tunnels.")
         if call.record.route is INVALID:
             raise Refused(HTTPStatus.BAD_REQUEST, "invalid_path", "The path of the request cannot be read.")
         if call.record.route.access is Access.DENY:
@@ -128,6 +141,8 @@ class Handler:
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """Work for the engine: wait for a permit, hold it until the last byte."""
         ticket = self._ticket(call, shape, wire.body)
+        if small := self._fit.too_small(ticket, self._gate.serving(shape.model)):
+            ticket = replace(ticket, avoid=small)
         if self._config.inject_usage and shape.stream:
             wire = self._asking_for_usage(call, wire)
         call.timeline.offered = self._clock()
@@ -202,14 +217,16 @@ class Handler:
 
     def _wire(self, call: Call, body: bytes) -> Wire:
         length = len(body) if body or call.method in _WITH_BODY else None
-        return Wire(call.terms, self._head(call, length), body, call.id.encode("utf-8", "surrogateescape"))
+        return Wire(call.terms, self._head(call, length), body, call.raw_id)
 
     def _asking_for_usage(self, call: Call, wire: Wire) -> Wire:
         body = ask_for_usage(call.record.route, wire.body)
         return wire if body is None else replace(self._wire(call, body), asks_usage=True)
 
     @staticmethod
-    def _head(call: Call, length: int | None, without: bytes = b"") -> Callable[[Upstream], bytes]:
+    def _head(
+        call: Call, length: int | None, *, without: bytes = b"", upgrade: bool = False
+    ) -> Callable[[Upstream], bytes]:
         target = call.target.encode("utf-8", "surrogateescape")
 
         def head(upstream: Upstream) -> bytes:
@@ -218,10 +235,11 @@ class Handler:
                 [header for header in call.headers if header[0].lower() != without] if without else call.headers,
                 host=upstream.host,
                 length=length,
-                request_id=call.id.encode("utf-8", "surrogateescape"),
+                request_id=call.raw_id,
                 peer=call.peer.encode(),
                 api_key=upstream.api_key,
                 close=upstream.single_use,
+                upgrade=upgrade,
             )
 
         return head
@@ -229,9 +247,16 @@ class Handler:
     def _relay(self, call: Call, shape: Shape, wire: Wire, permit: Permit | None) -> Relay:
         # Of an unknown route nobody can say what it owes, unless a stream was asked for.
         due = permit is not None and shape.generates and (shape.stream or shape.route.label != OTHER)
-        progress = None if permit is None else permit.progress
         relay = Relay(
-            call.connection, wire, call.timeline, self._config, call.dialect, shape, output_due=due, progress=progress
+            call.connection,
+            wire,
+            call.timeline,
+            self._config,
+            call.dialect,
+            shape,
+            output_due=due and not shape.session,
+            progress=None if permit is None else permit.progress,
+            patience=0.0 if permit is None else permit.ticket.reading + permit.ticket.writing,
         )
         relay.keep_alive = relay.keep_alive and not self._gate.draining
         return relay
@@ -242,8 +267,9 @@ class Handler:
         names = list(self._upstreams)
         start = self._turn % len(names)
         rotated = [self._upstreams[name] for name in names[start:] + names[:start]]
+        serving = self._gate.serving(model)
         return sorted(
-            rotated, key=lambda upstream: self._gate.is_down(upstream.backend.name) or not _serves(upstream, model)
+            rotated, key=lambda each: self._gate.is_down(each.backend.name) or each.backend.name not in serving
         )
 
     # -- answers of the gateway's own -------------------------------------------------------------------------------
@@ -284,6 +310,7 @@ _ENDS: Final = {
     End.TURNED_AWAY: Outcome.BACKEND_BUSY,
     End.EMPTY: Outcome.BACKEND_LOST,
     End.SILENT: Outcome.BACKEND_SILENT,
+    End.IDLE: Outcome.COMPLETED,
 }
 _FAULTS: Final = {Fault.BUSY: Outcome.BACKEND_BUSY, Fault.FAILED: Outcome.BACKEND_ERROR, None: Outcome.COMPLETED}
 
@@ -317,6 +344,6 @@ def _failure(end: End) -> Refused:
     return Refused(status, code, message, _ENDS[end], (hint,))
 
 
-def _serves(upstream: Upstream, model: str | None) -> bool:
-    models = upstream.backend.models
-    return model is None or not models or model in models
+def _described(call: Call) -> str | None:
+    """The model that ``GET /v1/models/{model}`` asks about; its name may hold slashes."""
+    return unquote(call.record.path[len(_CARD) :]) if call.record.path.startswith(_CARD) else None

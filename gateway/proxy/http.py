@@ -1,7 +1,8 @@
 """Heads and headers as bytes: what is taken out, what is put in, and how a body is framed.
 
 Everything else of a head passes as it came: order, case, duplicates, reason phrase. Rules are RFC 9110 section 7.6.1
-(hop-by-hop) and RFC 9112 section 6 (framing).
+(hop-by-hop) and RFC 9112 section 6 (framing). A backend's trailers are dropped, as RFC 9110 section 6.5.1 allows: no
+engine is known to send any.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ _ROUTING: Final = frozenset(
 _REPLACED_IN_REQUEST: Final = (
     _HOP_BY_HOP | _ROUTING | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
 )
+_UPGRADE: Final = b"Connection: Upgrade\r\nUpgrade: websocket"
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
 _REPLACED_IN_RESPONSE: Final = _HOP_BY_HOP | {b"x-request-id"}
 
@@ -112,8 +114,12 @@ def request_head(
     peer: bytes | None = None,
     api_key: bytes | None = None,
     close: bool = False,
+    upgrade: bool = False,
 ) -> bytes:
-    """Head for the backend. ``length`` None: no body and no Content-Length; ``peer`` joins X-Forwarded-For."""
+    """Head for the backend. ``length`` None: no body and no Content-Length; ``peer`` joins X-Forwarded-For.
+
+    ``upgrade`` asks for a WebSocket.
+    """
     dropped = _REPLACED_IN_REQUEST | listed(headers, b"connection")
     if api_key is not None:
         dropped |= _CREDENTIALS
@@ -133,9 +139,18 @@ def request_head(
         out.append(b"X-Request-Id: " + request_id)
     if length is not None:
         out.append(b"Content-Length: %d" % length)
-    if close:
-        out.append(b"Connection: close")
+    if upgrade or close:
+        out.append(_UPGRADE if upgrade else b"Connection: close")
     out.append(b"\r\n")
+    return b"\r\n".join(out)
+
+
+def switching_head(head: ResponseHead, request_id: bytes) -> bytes:
+    """Head for the client of a 101: what follows is no longer HTTP."""
+    dropped = _REPLACED_IN_RESPONSE | {b"content-length"}
+    out = [b"HTTP/1.1 %d %b" % (head.status, head.reason), _UPGRADE]
+    out.extend(name + b": " + value for name, value in head.headers if name.lower() not in dropped)
+    out.extend((b"X-Request-Id: " + request_id, b"\r\n"))
     return b"\r\n".join(out)
 
 
@@ -215,6 +230,16 @@ def _connection(terms: ClientTerms, *, keep_alive: bool) -> tuple[bytes, ...]:
 def chunk(data: bytes) -> bytes:
     """``data`` (not empty) as one chunk."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+CORS: Final = (
+    ("Access-Control-Allow-Origin", "*"),
+    (
+        "Access-Control-Expose-Headers",
+        "Retry-After, retry-after-ms, x-should-retry, x-gateway-shed-reason, X-Request-Id",
+    ),
+)
+"""Let a page of any origin read an answer of the gateway's own, which holds nothing of anybody's."""
 
 
 # --------------------------------------------------------------------------------------------------------------

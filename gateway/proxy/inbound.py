@@ -14,9 +14,10 @@ from typing import Final, cast
 from aiohttp import web
 
 from gateway.dialects.base import Dialect
+from gateway.dialects.request import name_of
 from gateway.model import Access, Outcome, Record, Route, Timeline
 from gateway.proxy.config import ProxyConfig
-from gateway.proxy.http import ClientTerms, listed, own_reply
+from gateway.proxy.http import CORS, ClientTerms, listed, own_reply
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.relay import Relay
 
@@ -56,8 +57,10 @@ class Retries:
 class Call:
     """One request of a client and everything that becomes known of it."""
 
-    def __init__(self, request: web.BaseRequest, now: float) -> None:
+    def __init__(self, request: web.BaseRequest, now: float, *, cors: bool = False) -> None:
+        """``cors``: pages of other origins may read what the gateway itself answers."""
         self.request = request
+        self._cors = cors and "Origin" in request.headers
         self.connection = cast("ClientConnection", request.protocol)
         self.dialect: Dialect
         self.method = request.method
@@ -81,8 +84,14 @@ class Call:
             timeline=self.timeline,
             outcome=Outcome.INTERNAL_ERROR,
             status=0,
+            traceparent=request.headers.get("traceparent"),
         )
         self.body_pending = request.can_read_body
+
+    @property
+    def raw_id(self) -> bytes:
+        """The request's id as it was on the wire."""
+        return self.id.encode("utf-8", "surrogateescape")
 
     @property
     def peer(self) -> str:
@@ -119,8 +128,19 @@ class Call:
         return int.from_bytes(digest.digest(), "big")
 
     def upgrades_to_websocket(self) -> bool:
-        """Whether another protocol is asked for; other upgrades (h2c) may be ignored, as RFC 9110 7.8 allows."""
-        return self.request.headers.get("Upgrade", "").lower() == "websocket"
+        """Whether a WebSocket is asked for, as RFC 6455 4.1 has it; RFC 9110 7.8 allows to ignore all else (h2c)."""
+        return (
+            self.request.headers.get("Upgrade", "").lower() == "websocket"
+            and b"upgrade" in listed(self.headers, b"connection")
+            and self.method == "GET"
+            and not self.terms.http10
+            and not self.body_pending
+        )
+
+    @property
+    def queried_model(self) -> str | None:
+        """``model`` in the query: how OpenAI's realtime clients name it."""
+        return name_of(self.request.query.get("model"))
 
     def note(self, relay: Relay, backend: str, outcome: Outcome) -> None:
         """Take over what a relay found."""
@@ -193,7 +213,7 @@ class Call:
         if self.holds_body_back:
             self.connection.expect_no_body()
         content_type, body = content
-        lines = [*headers, ("X-Request-Id", self.id)]
+        lines = [*headers, ("X-Request-Id", self.id), *(CORS if self._cors else ())]
         self._write(own_reply(status, lines, content_type, body, self.terms, keep_alive=keep_alive))
         self.record.status = status
         self.record.bytes_out = len(body)

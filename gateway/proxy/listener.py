@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -20,6 +20,9 @@ from gateway.dialects.errors import error_json
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, own_reply
 from gateway.proxy.relay import Relay
+
+if TYPE_CHECKING:
+    from aiohttp.http_websocket import WebSocketReader
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +100,10 @@ class ClientConnection(web.RequestHandler):
         """A client that ends its side has left, as nginx and HAProxy take it; what it has not taken goes with it."""
         if self.relay is not None:
             self.abort()
+
+    def upgraded(self, relay: Relay) -> None:
+        """All that the client sends goes to ``relay`` from now on, and what it sent meanwhile."""
+        self.set_parser(cast("WebSocketReader", relay))
 
     def abort(self) -> None:
         """Close at once; asyncio then calls ``connection_lost``, and aiohttp cancels the handler."""

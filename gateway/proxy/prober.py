@@ -1,4 +1,4 @@
-"""Health and gauges of each backend, asked at an interval in the language of its kind, which is found out first.
+"""Health, gauges and models of each backend, asked at an interval in the language of its kind.
 
 Only what a busy engine does not do counts against it: no connection, or an answer with 5xx, several times in a row.
 A slow answer, or a connection closed without one, is what a full engine does, and changes nothing. A hung engine that
@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Final
 
 from gateway.dialects.base import EngineDialect, Plane, Probe
 from gateway.dialects.engines import AUTO, ENGINES, GENERIC
-from gateway.dialects.kinds import QUESTIONS, first_model, recognise
+from gateway.dialects.kinds import QUESTIONS, first_model, recognise, served_models
 from gateway.model import EngineState, Health
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fetch import Unanswered
@@ -26,10 +28,20 @@ from gateway.proxy.upstream import Upstream
 _log = logging.getLogger(__name__)
 
 _FAILED: Final = 500  # the first status that speaks against an engine
+_MODELS: Final = "/v1/models"
+
+OnModels = Callable[[str, Mapping[str, int | None]], None]
+
+
+def _ignore(_backend: str, _models: Mapping[str, int | None]) -> None:
+    pass
 
 
 class Prober:
-    """One task per backend. ``on_kind`` is told the kinds that are there, at first and whenever one is found out."""
+    """One task per backend. ``on_kind`` is told the kinds that are there, at first and whenever one is found out.
+
+    ``on_models`` is told the models that a backend says it serves, with the context length of each where it has one.
+    """
 
     def __init__(
         self,
@@ -37,8 +49,11 @@ class Prober:
         upstreams: Mapping[str, Upstream],
         gate: Gate,
         on_kind: Callable[[frozenset[str]], None] = lambda _kinds: None,
+        on_models: OnModels = _ignore,
     ) -> None:
-        self._watches = {name: Watch(config, upstream, gate, self._note_kind) for name, upstream in upstreams.items()}
+        self._watches = {
+            name: Watch(config, upstream, gate, self._note_kind, on_models) for name, upstream in upstreams.items()
+        }
         self._on_kind = on_kind
         self._tasks: list[asyncio.Task[None]] = []
         self._note_kind()
@@ -65,12 +80,19 @@ class Watch:
     """One backend's probes and what they have come to."""
 
     def __init__(
-        self, config: ProxyConfig, upstream: Upstream, gate: Gate, on_kind: Callable[[], None] = lambda: None
+        self,
+        config: ProxyConfig,
+        upstream: Upstream,
+        gate: Gate,
+        on_kind: Callable[[], None] = lambda: None,
+        on_models: OnModels = _ignore,
     ) -> None:
         self._config = config.probe
         self._upstream = upstream
         self._gate = gate
         self._on_kind = on_kind
+        self._on_models = on_models
+        self._ask_models_at = 0.0
         self._planes = Planes(upstream, config)
         self._hints = HintReader(self._planes)
         self._health = Health.UNKNOWN
@@ -115,6 +137,7 @@ class Watch:
             if not self._introduced:
                 await self._introduce()
             await self._check_health()
+            await self._learn_models()
             hints = await self._hints.read(self._upstream.in_flight)
         except OSError as error:
             self._fail(f"no connection: {str(error) or type(error).__name__}")
@@ -163,6 +186,24 @@ class Watch:
         self._planes.settle(engine)
         self._upstream.closes_when_full = engine.closes_when_full
         self._upstream.single_use = engine.single_use
+
+    async def _learn_models(self) -> None:
+        """Ask now and then what it serves: adapters are loaded and dropped while it runs."""
+        interval = self._config.models_interval
+        now = time.monotonic()
+        if interval is None or now < self._ask_models_at or self._health is Health.DOWN:
+            return
+        self._ask_models_at = now + interval
+        try:
+            answer = await self._planes.ask(_MODELS)
+        except Unanswered as error:
+            _log.debug("backend %s did not say what it serves: %s", self._name, error)
+            return
+        models = served_models(answer.body) if answer.status == HTTPStatus.OK else {}
+        if models:  # else what it said before stands
+            self._on_models(self._name, models)
+            if not self._engine.any_model:
+                self._gate.note_models(self._name, models)
 
     # -- health -----------------------------------------------------------------------------------------------------
 
@@ -226,6 +267,6 @@ class Watch:
         level = logging.WARNING if health is Health.DOWN else logging.INFO
         _log.log(level, "backend %s is %s: %s", self._name, health.value, why)
         if self._health is Health.DOWN:
-            self._introduced = False
+            self._introduced, self._ask_models_at = False, 0.0
         self._health = health
         self._gate.note_health(self._name, health)

@@ -23,7 +23,7 @@ from gateway.dialects.base import Dialect, Fault, ResponseReader
 from gateway.dialects.usage import UsageFilter
 from gateway.model import Progress, Shape, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
-from gateway.proxy.http import ClientTerms, Framing, ResponseHead, chunk, framing, response_head
+from gateway.proxy.http import ClientTerms, Framing, ResponseHead, chunk, framing, response_head, switching_head
 from gateway.proxy.upstream import Connection, TurnedAway, Upstream
 
 _log = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class End(Enum):
     TURNED_AWAY = "turned_away"  # closed without a byte, by a kind of engine that says so that it is full
     SILENT = "silent"
     EMPTY = "empty"  # a success without a byte where output was due
+    IDLE = "idle"  # an open WebSocket on which nobody said anything
     STALE = "stale"  # a reused connection was dead before the request reached the backend
 
 
@@ -59,6 +60,7 @@ class Wire:
     body: bytes
     request_id: bytes
     asks_usage: bool = False  # the gateway put that into the body: the client is not to see the answer to it
+    upgrade: bool = False  # a WebSocket is asked for
 
 
 class ClientSide(Protocol):
@@ -73,6 +75,9 @@ class ClientSide(Protocol):
     @property
     def writing_paused(self) -> bool:
         """The client takes no more for now."""
+
+    def upgraded(self, relay: Relay) -> None:
+        """All bytes of the client go to ``relay.feed_data`` from now on."""
 
 
 class Relay:
@@ -89,7 +94,9 @@ class Relay:
         *,
         output_due: bool,
         progress: Progress | None,
+        patience: float = 0.0,
     ) -> None:
+        """``patience``: seconds that the work itself may take before the first byte, on the slowest engine."""
         self._client = client
         self._wire = wire
         self._timeline = timeline
@@ -98,6 +105,7 @@ class Relay:
         self._shape = shape
         self._output_due = output_due
         self._progress = progress
+        self._patience = patience
         self._connection: Connection | None = None
         self._ended: asyncio.Future[End] | None = None
         self._reader: ResponseReader | None = None
@@ -105,6 +113,9 @@ class Relay:
         self._held: ResponseHead | None = None
         self._framing = Framing.NONE
         self._streamed = False
+        self._comments = False  # they may still be sent: nothing of the body was
+        self._heart: asyncio.TimerHandle | None = None
+        self._tunnel = False
         self._timer: asyncio.TimerHandle | None = None
         self._limit = 0.0
         self._last_byte = 0.0
@@ -126,6 +137,7 @@ class Relay:
         finally:
             self._client.relay = None
             self._watch(None)
+            self._stop_heart()
             self._count_pause()
             self.client_lost()
 
@@ -142,10 +154,12 @@ class Relay:
         self._ended = asyncio.get_running_loop().create_future()
         self._connection = connection
         self._timeline.sent = self._last_byte = time.monotonic()
-        self._watch(self._config.first_byte_timeout if self._shape.stream else self._config.answer_timeout)
+        early = self._shape.stream or self._shape.session
+        limit = self._config.first_byte_timeout if early else self._config.answer_timeout
+        self._watch(None if limit is None else limit + self._patience)
         wire = self._wire
         once, head_only = upstream.single_use, wire.terms.method == "HEAD"
-        connection.send(wire.head(upstream), wire.body, self, head_only=head_only, once=once)
+        connection.send(wire.head(upstream), wire.body, self, head_only=head_only, once=once, upgrade=wire.upgrade)
         if self._client.writing_paused:
             self.pause()
         return await self._ended
@@ -193,6 +207,11 @@ class Relay:
         self._timeline.headers = now
         self._wire.body = b""
         self._held = head
+        if self._wire.upgrade:
+            self.keep_alive = False
+            if head.status == HTTPStatus.SWITCHING_PROTOCOLS:
+                self._open_tunnel()
+                return
         self._framing = framing(head, self._wire.terms)
         content_type = head.get(b"content-type")
         # Some routes always stream, and some engines stream without saying so (vLLM's old demo server).
@@ -203,6 +222,13 @@ class Relay:
             self._reader = self._dialect.response_reader(self._shape, head.status, content_type)
             if self._wire.asks_usage and self._streamed and self._framing is not Framing.LENGTH:
                 self._filter = UsageFilter()
+            self._comments = (
+                self._config.heartbeat is not None
+                and self._progress is not None
+                and head.status == HTTPStatus.OK
+                and "event-stream" in content_type
+                and self._framing in {Framing.CHUNKED, Framing.CLOSE}
+            )
 
     def data(self, data: bytes, now: float, *, ended: bool) -> None:
         """Pass body bytes on. This is the path of every chunk."""
@@ -225,6 +251,8 @@ class Relay:
             out += self._last_chunk(now)
         if out and (transport := self._client.transport) is not None:
             transport.write(out)
+        if self._comments:
+            self._beat_later(begun=bool(self.bytes_out) or ended)
         if ended:
             self._connection = None  # it went back to its pool, or is closed
             self._finish(End.COMPLETE)
@@ -265,6 +293,56 @@ class Relay:
         status = self.status if head is None else head.status
         return self._output_due and status == HTTPStatus.OK and self._framing is not Framing.NONE
 
+    # -- comments before the first event -----------------------------------------------------------------------------
+
+    def _beat_later(self, *, begun: bool) -> None:
+        """The backend's head is out and its first event is not: keep what stands between from giving up.
+
+        Before that head nothing can be sent, for its status is not known. No reader hears of it, nor any count.
+        """
+        if begun:
+            self._stop_heart()
+        elif self._heart is None and self._config.heartbeat is not None:
+            self._heart = asyncio.get_running_loop().call_later(self._config.heartbeat, self._beat)
+
+    def _beat(self) -> None:
+        self._heart = None
+        transport = self._client.transport
+        if transport is not None and not self._client.writing_paused:
+            transport.write(chunk(_COMMENT) if self._framing is Framing.CHUNKED else _COMMENT)
+        self._beat_later(begun=False)
+
+    def _stop_heart(self) -> None:
+        self._comments = False
+        if self._heart is not None:
+            self._heart.cancel()
+            self._heart = None
+
+    # -- WebSockets: bytes in both directions ------------------------------------------------------------------------
+
+    def _open_tunnel(self) -> None:
+        self._tunnel = True
+        self._framing = Framing.CLOSE
+        if self._connection is not None:
+            self._connection.throttle = self._throttle_client
+        self._watch(self._config.idle_timeout)
+        self._client.upgraded(self)
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Take bytes of the client, as aiohttp gives them to whoever took over its connection."""
+        self._last_byte = time.monotonic()
+        if self._connection is not None:
+            self._connection.write(data)
+        return False, b""
+
+    def feed_eof(self) -> None:
+        """The client is gone; its task is cancelled, and ends everything."""
+
+    def _throttle_client(self, paused: bool) -> None:
+        transport = self._client.transport
+        if transport is not None and not transport.is_closing():
+            (transport.pause_reading if paused else transport.resume_reading)()
+
     # -- heads and ends ---------------------------------------------------------------------------------------------
 
     def _take_head(self, head: ResponseHead, now: float, *, ended: bool) -> bytes:
@@ -272,6 +350,8 @@ class Relay:
         if self._framing is Framing.CLOSE:
             self.keep_alive = False
         self.status = head.status
+        if self._tunnel:
+            return switching_head(head, self._wire.request_id)
         return response_head(
             head,
             self._wire.terms,
@@ -350,13 +430,17 @@ class Relay:
         left = self._limit - (time.monotonic() - self._last_byte)
         if self._client.writing_paused:  # nobody listens to the backend now, so it cannot be called silent
             left = self._limit
-        if left > _TIMER_SLACK:
+        if left <= _TIMER_SLACK and self._tunnel:
+            self.error = f"nobody said anything for {self._limit:g} s"
+            self._finish(End.IDLE)
+        elif left > _TIMER_SLACK:
             self._timer = asyncio.get_running_loop().call_later(left, self._check)
         else:
             self._fail(End.SILENT, f"the backend sent nothing for {self._limit:g} s")
 
 
 _TIMER_SLACK: Final = 0.002
+_COMMENT: Final = b": heartbeat\n\n"
 
 # (message, status, code) of each failure, as the client is told; addresses and causes go to the log alone.
 FAILURES: Final = {
@@ -373,6 +457,7 @@ FAILURES: Final = {
     ),
     End.TURNED_AWAY: ("The backend is full.", HTTPStatus.TOO_MANY_REQUESTS, "slow_down"),
     End.EMPTY: ("The backend sent an empty answer.", HTTPStatus.BAD_GATEWAY, "bad_gateway"),
+    End.IDLE: ("Nobody said anything for too long.", HTTPStatus.REQUEST_TIMEOUT, "idle"),
     End.SILENT: ("The backend sent nothing for too long.", HTTPStatus.GATEWAY_TIMEOUT, "gateway_timeout"),
 }
 

@@ -16,6 +16,7 @@ from gateway.dialects.registry import standard
 from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.canary import Canaries, CanaryPlan
 from gateway.proxy.config import ProxyConfig
+from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Gate
 from gateway.proxy.handler import Handler
 from gateway.proxy.listener import ClientServer
@@ -50,8 +51,9 @@ class Gateway:
         self._gate = Gate(controller)
         self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         dialects = standard(allow_admin=config.allow_admin_routes)
-        self._prober = Prober(config, self._upstreams, self._gate, dialects.prefer)
-        self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers)
+        fit = Fit(backends, config.max_prompt_tokens, config.max_output_tokens)
+        self._prober = Prober(config, self._upstreams, self._gate, dialects.prefer, fit.learn)
+        self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers, fit)
         self._canaries = Canaries(canary, self._upstreams, self._gate.is_down) if canary is not None else None
         self._clients: ClientServer | None = None
         self._listener: asyncio.Server | None = None

@@ -13,6 +13,7 @@ import socket
 import ssl
 import struct
 import time
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -69,11 +70,14 @@ class Connection(asyncio.Protocol):
         "_reason",
         "_receiver",
         "_until_close",
+        "_upgrade",
+        "_upgraded",
         "answered",
         "chunked",
         "idle_since",
         "opened_at",
         "reused",
+        "throttle",
         "transport",
     )
 
@@ -85,7 +89,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._acked: int | None = None
         self._phase = _HEAD
-        self._keep = False
+        self._keep = self._upgrade = self._upgraded = False
+        self.throttle: Callable[[bool], None] | None = None  # told when it takes no more for now, and when it does
         self._detach()
 
     def _detach(self) -> None:
@@ -95,11 +100,20 @@ class Connection(asyncio.Protocol):
     # -- what the pool and the relay ask --------------------------------------------------------------------------
 
     def send(
-        self, head: bytes, body: bytes, receiver: Receiver, *, head_only: bool = False, once: bool = False
+        self,
+        head: bytes,
+        body: bytes,
+        receiver: Receiver,
+        *,
+        head_only: bool = False,
+        once: bool = False,
+        upgrade: bool = False,
     ) -> None:
         """Write a request; its answer goes to ``receiver``.
 
         ``head_only``: the answer to HEAD has no body. ``once``: the connection is not kept for another request.
+        ``upgrade``: another protocol is asked for; after a 101 all bytes go to ``receiver`` as they come, to the end
+        of the connection, and ``write`` sends.
         """
         transport = self.transport
         if transport is None or transport.is_closing():
@@ -109,6 +123,7 @@ class Connection(asyncio.Protocol):
         self._expect_head()
         self._head_only = head_only
         self._once = once
+        self._upgrade = upgrade
         self._until_close = self._keep = self.answered = False
         # A parser of its own for each answer: no state of the last one, and the answer to HEAD needs no mending.
         self._parser = httptools.HttpResponseParser(self)
@@ -120,6 +135,11 @@ class Connection(asyncio.Protocol):
         else:
             transport.write(head)
             transport.write(body)
+
+    def write(self, data: bytes) -> None:
+        """Send bytes after the upgrade."""
+        if self.transport is not None:
+            self.transport.write(data)
 
     @property
     def busy(self) -> bool:
@@ -188,6 +208,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse, then hand on what came in one go."""
         parser = self._parser
+        if self._upgraded and self._receiver is not None:
+            self._receiver.data(data, time.monotonic(), ended=False)
+            return
         if parser is None:  # nothing was asked
             self.abort()
             return
@@ -201,7 +224,29 @@ class Connection(asyncio.Protocol):
                 self._broken(f"the backend's answer is not HTTP: {error}")
                 return
             self._keep = False
+        except httptools.HttpParserUpgrade as switch:
+            self._switch(data[switch.args[0] :])
         self._deliver()
+
+    def _switch(self, rest: bytes) -> None:
+        """It answered 101: what follows is no longer HTTP, and ends with the connection."""
+        if not self._upgrade:
+            self._broken("the backend switched to a protocol that nobody asked for")
+            return
+        self._phase, self._until_close, self._upgraded = _BODY, True, True
+        self._parser = None
+        if rest:
+            self._chunks.append(rest)
+
+    def pause_writing(self) -> None:
+        """The backend takes bytes slower than they come."""
+        if self.throttle is not None:
+            self.throttle(True)
+
+    def resume_writing(self) -> None:
+        """The backend caught up."""
+        if self.throttle is not None:
+            self.throttle(False)
 
     def eof_received(self) -> None:
         """The backend ended its side: the end of a body without framing, else a loss. Nothing is half-closed."""

@@ -26,6 +26,7 @@ from gateway.settings.values import (
     LaneWeights,
     LogFormat,
     LogLevel,
+    ModelTokens,
     Number,
     Port,
     Ratio,
@@ -33,6 +34,7 @@ from gateway.settings.values import (
     Secret,
     Text,
     Tokens,
+    Url,
     Whole,
 )
 
@@ -51,7 +53,8 @@ class _Engines(BaseModel):
     The short form is a list of URLs. The JSON form takes for each engine `url` and, where wanted, `name` (default:
     host:port; it names the engine in metrics and logs), `kind` (the engine family; default `auto`: found out by
     asking, see engines.md), `models` (default: whatever is asked), `api_key` (sent as bearer token in place of the
-    client's), `limit` (a fixed concurrency instead of the adaptive one), `weight`, `management_url` and
+    client's), `limit` (a fixed concurrency instead of the adaptive one), `max_model_len` (its context length in
+    tokens; default: as vLLM says it in /v1/models), `weight`, `management_url` and
     `metrics_url` (where an engine has its health and its gauges on ports of their own, as MindIE has), and
     `tls_verify`, `tls_ca`, `tls_cert`, `tls_key`, which take the place of the settings of that name for this engine.
     """
@@ -211,7 +214,8 @@ class _Breaker(BaseModel):
     )
     breaker_silence: Annotated[Seconds, Gt(0)] = Field(
         default=_BREAKER.silence,
-        description="Time without a byte from any running request after which it counts as hung.",
+        description="Time without a byte from any running request after which it counts as hung, besides what the "
+        "slowest engine could take to read and answer what it has: 100 prompt tokens a second, one output token.",
     )
 
 
@@ -236,6 +240,30 @@ class _Clients(BaseModel):
         default=120.0, description="A client that takes or sends no byte for so long is gone."
     )
     backlog: Annotated[Whole, Ge(1)] = Field(default=4096, description="Connections that may wait to be accepted.")
+    max_prompt_tokens: ModelTokens = Field(
+        default={},
+        description="The longest prompt that is taken, for each model or for all; a longer one gets 400. Token ids "
+        "are counted, text is estimated: a quarter above counts as longer.",
+        examples=["8000", "qwen3-8b=30000,8000"],
+    )
+    max_output_tokens: ModelTokens = Field(
+        default={},
+        description="The most output tokens that a request may ask for, in the same form; one that asks for more gets "
+        "400, one that sets no cap of its own passes.",
+        examples=["2000"],
+    )
+    cors: Flag = Field(
+        default=True,
+        description="Let browsers read the gateway's own answers (429, 413 ...): those to requests with an Origin "
+        "carry Access-Control-Allow-Origin: *. The engines' answers pass as they are.",
+    )
+    heartbeat: Annotated[Seconds, Ge(0)] = Field(
+        default=0.0,
+        description="Silence after which an admitted stream whose engine has sent a head and no event yet gets a "
+        "comment line, as SDKs ignore it; every so often, until the first event. The body then differs from the "
+        "engine's. 0: none.",
+        examples=["15s"],
+    )
     allow_admin_routes: Flag = Field(
         default=False,
         description="Pass the engines' own administration (sleep, LoRA loading, stopService ...) to clients.",
@@ -253,13 +281,18 @@ class _Upstream(BaseModel):
         default=3, description="Engines tried in turn for one request while nothing of it was sent."
     )
     first_byte_timeout: Annotated[Seconds, Ge(0)] = Field(
-        default=600.0, description="Silence before the first byte of a streamed answer. 0: no bound."
+        default=600.0,
+        description="Silence before the first byte of a streamed answer, besides a second for each 100 prompt tokens. "
+        "0: no bound.",
     )
     answer_timeout: Annotated[Seconds, Ge(0)] = Field(
-        default=3600.0, description="Silence before an answer that is not streamed. 0: no bound."
+        default=3600.0,
+        description="Silence before an answer that is not streamed, besides the same and a second for each output "
+        "token. 0: no bound.",
     )
     idle_timeout: Annotated[Seconds, Ge(0)] = Field(
-        default=300.0, description="Silence between two bytes of an answer. 0: no bound."
+        default=300.0,
+        description="Silence between two bytes of an answer, or of a WebSocket in either direction. 0: no bound.",
     )
     upstream_keepalive: Annotated[Seconds, Ge(0)] = Field(
         default=4.0,
@@ -268,6 +301,11 @@ class _Upstream(BaseModel):
     upstream_max_idle: Annotated[Whole, Ge(0)] = Field(default=256, description="Idle connections kept to one engine.")
     models_timeout: Annotated[Seconds, Gt(0)] = Field(
         default=5.0, description="Time an engine has to name its models where /v1/models is the union of several."
+    )
+    models_interval: Annotated[Seconds, Ge(0)] = Field(
+        default=30.0,
+        description="Time between two questions to an engine for its models: requests go to the engines that name "
+        "theirs. 0: it is not asked.",
     )
     probe_interval: Annotated[Seconds, Gt(0)] = Field(default=2.0, description="Time between two probes of an engine.")
     probe_timeout: Annotated[Seconds, Gt(0)] = Field(
@@ -306,6 +344,12 @@ class _Telemetry(BaseModel):
         default={},
         description="Bucket edges that replace the built-in ones, by metric name.",
         examples=['{"gateway_queue_wait_seconds": [0.1, 1, 10]}'],
+    )
+    otlp_endpoint: Url | None = Field(
+        default=None,
+        description="OpenTelemetry collector (OTLP over HTTP) for a trace of each request and the gen_ai metrics. "
+        "Needs the extra `inference-gateway[otel]`. Headers, sampling, intervals: the SDK's own OTEL_ variables.",
+        examples=["http://collector:4318"],
     )
 
 

@@ -32,6 +32,7 @@ def backends(settings: Settings) -> tuple[Backend, ...]:
             models=backend.models,
             api_key=backend.api_key.get_secret_value() if backend.api_key else None,
             limit=backend.limit,
+            max_model_len=backend.max_model_len,
             weight=backend.weight,
             management_url=backend.management_url,
             metrics_url=backend.metrics_url,

@@ -152,6 +152,28 @@ def parse_lane_weights(value: object) -> object:
     return _per_lane(lambda text: float(str(text)), value)
 
 
+def parse_model_tokens(value: object) -> object:
+    """``8000`` or ``qwen3-8b=30000, llama-3=8000`` -> tokens by model; a bare number, for the rest, goes under "".
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if not isinstance(value, str):
+        return value
+    found: dict[str, int] = {}
+    for item in filter(None, (item.strip() for item in value.split(","))):
+        model, _, tokens = item.rpartition("=")
+        name = model.strip()
+        if name in found or not tokens.strip().isdecimal() or int(tokens) < 1 or ("=" in item and not name):
+            raise ValueError
+        found[name] = int(tokens)
+    return found
+
+
+def _show_model_tokens(found: dict[str, int]) -> str:
+    return ",".join(f"{model}={tokens}" if model else str(tokens) for model, tokens in found.items())
+
+
 def _show_lanes(lanes: tuple[tuple[str, int | None], ...]) -> str:
     return ",".join(name if bound is None else f"{name}={bound}" for name, bound in lanes)
 
@@ -213,6 +235,7 @@ class BackendSettings(BaseModel):
     models: tuple[str, ...] = ()
     api_key: Annotated[SecretStr, Field(min_length=1)] | None = None
     limit: Annotated[int, Ge(1)] | None = None
+    max_model_len: Annotated[int, Ge(1)] | None = None
     weight: Annotated[float, AllowInfNan(False), Gt(0)] = 1.0
     management_url: _Url | None = None
     metrics_url: _Url | None = None
@@ -230,6 +253,7 @@ BACKEND_FIELDS: Final = {
     "models": "a list of model names",
     "api_key": "a text that is not empty",
     "limit": "a whole number of at least 1",
+    "max_model_len": "a whole number of tokens",
     "weight": "a number above 0",
     "management_url": _HTTP_URL,
     "metrics_url": _HTTP_URL,
@@ -373,6 +397,9 @@ Ratio = Annotated[float, AllowInfNan(False), Kind("a number", "ratio", _number)]
 Flag = Annotated[bool, Kind("true or false", "", _flag)]
 Text = Annotated[str, Field(min_length=1), Kind("a text")]
 File = Annotated[str, AfterValidator(_readable), Kind("a file that can be read")]
+Url = Annotated[
+    str, AfterValidator(clean_url), Kind("an http:// or https:// URL with a host, without credentials or query")
+]
 Header = Annotated[str, Field(pattern=r"^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), Kind("the name of a header")]
 Host = Annotated[str, AfterValidator(_host), Kind("an address to listen on, such as 0.0.0.0, 127.0.0.1 or ::")]
 Port = Annotated[
@@ -401,6 +428,14 @@ LaneWeights = Annotated[
     NoDecode,
     BeforeValidator(parse_lane_weights),
     Kind("a positive number for each lane, such as short=2,long=1", "ratio", _show_per_lane(_number)),
+]
+ModelTokens = Annotated[
+    dict[str, int],
+    NoDecode,
+    BeforeValidator(parse_model_tokens),
+    Kind(
+        "a number of tokens, or one for each model, such as 8000 or qwen3-8b=30000,8000", "tokens", _show_model_tokens
+    ),
 ]
 Backends = Annotated[
     tuple[BackendSettings, ...],

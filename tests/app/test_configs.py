@@ -51,6 +51,10 @@ def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
             **dict.fromkeys(("connect_timeout", "connect_attempts", "first_byte_timeout", "answer_timeout"), 777),
             **dict.fromkeys(("idle_timeout", "upstream_keepalive", "upstream_max_idle", "models_timeout"), 777),
             **dict.fromkeys(("probe_interval", "probe_timeout", "probe_failures", "probe_successes"), 777),
+            **dict.fromkeys(("models_interval", "heartbeat"), 777),
+            "max_prompt_tokens": {"": 777},
+            "max_output_tokens": {"": 777},
+            "cors": False,
         }
     )
     default, changed = leaves(ProxyConfig()), leaves(proxy_config(other))
@@ -58,8 +62,10 @@ def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
 
 
 def test_a_timeout_of_nothing_is_none() -> None:
-    config = proxy_config(Settings(first_byte_timeout=0.0, answer_timeout=0.0, idle_timeout=0.0))
+    nothing = Settings(first_byte_timeout=0.0, answer_timeout=0.0, idle_timeout=0.0, models_interval=0.0)
+    config = proxy_config(nothing)
     assert (config.first_byte_timeout, config.answer_timeout, config.idle_timeout) == (None, None, None)
+    assert (config.probe.models_interval, config.heartbeat) == (None, None)
 
 
 def test_metrics_know_the_models_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:

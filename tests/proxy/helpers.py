@@ -362,6 +362,7 @@ class CountingController(AdmissionController):
         self.draining = False
         self.health: dict[str, list[Health]] = {name: [] for name in self.names}
         self.hints: dict[str, list[Hints]] = {name: [] for name in self.names}
+        self.models: dict[str, list[str]] = {}
         self.wakeup: float | None = None
         self.ticks: list[float] = []
         self._ids = itertools.count()
@@ -414,6 +415,14 @@ class CountingController(AdmissionController):
     def note_hints(self, backend: str, hints: Hints, now: float) -> list[Verdict]:  # noqa: ARG002 - no timing here
         self.hints[backend].append(hints)
         return []
+
+    def note_models(self, backend: str, models: Iterable[str], now: float) -> list[Verdict]:  # noqa: ARG002 - no timing here
+        self.models[backend] = list(models)
+        return []
+
+    def serving(self, model: str | None) -> tuple[str, ...]:
+        named = [name for name in self.names if model in self.models.get(name, [model])]
+        return tuple(named or self.names)
 
     def drain(self, now: float) -> list[Verdict]:  # noqa: ARG002 - no timing here
         self.draining = True
@@ -526,6 +535,7 @@ async def open_house(
         for name, backend in zip("abcdefgh", backends, strict=False)
     ]
     controller = CountingController((backend.name for backend in configured), limit)
+    controller.models = {backend.name: list(backend.models) for backend in configured if backend.models}
     estimator, records = ConstantEstimator(), Records()
     gateway = Gateway(proxy_config(**changes), configured, controller, estimator, (records, *observers))  # type: ignore[arg-type]
     await gateway.start()

@@ -116,7 +116,7 @@ async def test_gauges_are_passed_on(engine: ScriptedBackend) -> None:
     await probing.probe()
     (hints,) = probing.controller.hints["a"]
     assert (hints.running, hints.kv_usage, hints.waiting) == (3.0, 0.5, None)
-    assert [message.target for message in engine.probes] == ["/health", "/metrics"]
+    assert [message.target for message in engine.probes] == ["/health", "/v1/models", "/metrics"]
 
 
 async def test_F39_gauges_that_fail_say_nothing(engine: ScriptedBackend) -> None:

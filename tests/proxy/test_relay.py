@@ -782,22 +782,6 @@ async def test_a_reader_that_stumbles_does_not_harm_the_bytes(
         assert "stumbled" in caplog.text
 
 
-@pytest.mark.parametrize("upgrade", ["websocket", "WebSocket"])
-async def test_P45_a_websocket_is_refused_clearly(backend: StartBackend, upgrade: str) -> None:
-    engine = await backend(always(reply()))
-    headers = [
-        ("Connection", "Upgrade"),
-        ("Upgrade", upgrade),
-        ("Sec-WebSocket-Key", "x"),
-        ("Sec-WebSocket-Version", "13"),
-    ]
-    async with open_house(engine) as house:
-        answer = await house.ask(request("GET", "/v1/realtime", headers=headers))
-        assert answer.status == 501
-        assert json.loads(answer.body)["error"]["code"] == "not_implemented"
-        assert engine.requests == []
-
-
 async def test_an_offered_upgrade_to_http2_is_ignored_as_java_clients_expect(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     headers = [

@@ -9,6 +9,7 @@ from gateway.settings.values import (
     parse_duration,
     parse_lane_durations,
     parse_lanes,
+    parse_model_tokens,
     parse_size,
     show_duration,
     show_size,
@@ -183,3 +184,22 @@ def test_plain_values_are_shown_as_given() -> None:
     assert masked("80a8") == "'80a8'"
     assert masked('[{"url": "htp://a", "limit": 3}]') == repr('[{"url": "htp://a", "limit": 3}]')
     assert len(masked("x" * 10_000)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "caps"),
+    [
+        ("8000", {"": 8000}),
+        ("qwen/qwen3-8b=30000, 8000", {"qwen/qwen3-8b": 30000, "": 8000}),
+        ("a=b=7", {"a=b": 7}),
+        ("", {}),
+    ],
+)
+def test_tokens_by_model(text: str, caps: dict[str, int]) -> None:
+    assert parse_model_tokens(text) == caps
+
+
+@pytest.mark.parametrize("text", ["x", "=5", "a=", "a=0", "a=-1", "a=1.5", "1,2", "a=1,a=2"])
+def test_what_is_no_tokens_by_model(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^$|int"):
+        parse_model_tokens(text)
