@@ -7,7 +7,7 @@ import os
 import random
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -41,6 +41,9 @@ from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.monitor import Monitor, Sources
 from gateway.telemetry.record_file import RecordFile
 from gateway.telemetry.window import Window
+
+if TYPE_CHECKING:
+    from gateway.telemetry.otel import OpenTelemetry
 
 _log = logging.getLogger("gateway")
 
@@ -76,6 +79,9 @@ class Service:
         observers: list[Observer] = [metrics, recorder, self._history, curves, clients, self._monitor]
         if self._access_log:
             observers.append(self._access_log)
+        self._otel = _open_telemetry(settings, engines)
+        if self._otel:
+            observers.append(self._otel)
         admission = admission_config(settings)
         estimator = Estimator(admission.estimator)  # admission teaches it what the proxy asks it
         self.gateway = Gateway(
@@ -152,6 +158,8 @@ class Service:
         await self._admin.cleanup()
         self._lag.stop()
         self._history.stop()
+        if self._otel:
+            self._otel.stop()
         self._monitor.stop()
         if self._access_log:
             self._access_log.stop()
@@ -188,3 +196,15 @@ def _record_file(settings: Settings) -> RecordFile | None:
         return RecordFile(path, settings.records_file_size, settings.records_files_kept)
     except OSError as error:
         raise StartError(f"cannot write to {variable('records_file')}={path}: {error.strerror}") from error
+
+
+def _open_telemetry(settings: Settings, engines: Sequence[Backend]) -> OpenTelemetry | None:
+    endpoint = settings.otlp_endpoint
+    if endpoint is None:
+        return None
+    try:
+        from gateway.telemetry.otel import OpenTelemetry  # an optional extra
+    except ImportError as error:
+        remedy = "pip install 'inference-gateway[otel]'"
+        raise StartError(f"{variable('otlp_endpoint')}: {error.name} is not installed: {remedy}") from None
+    return OpenTelemetry(endpoint, __version__, {engine.name: engine.kind for engine in engines})

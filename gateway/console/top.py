@@ -193,7 +193,8 @@ class TopView:
         room -= len(shown)
         for each in reversed(events[-room:] if room > 0 else ()):
             at = datetime.fromtimestamp(each["at"]).astimezone()
-            backend = f"{each['backend']}: " if each["backend"] else ""
+            named = not each["backend"] or each["backend"] in each["text"]
+            backend = "" if named else f"{each['backend']}: "
             line = Text(f"{at:%H:%M:%S} ", style="dim", no_wrap=True, overflow="ellipsis")
             yield line.append(f"{backend}{each['text']}", style=f"not dim {_STYLES.get(each['severity'], '')}".strip())
 

@@ -38,7 +38,8 @@ def test_an_engine_gets_the_clients_trace_as_it_came(
     settings = {"otlp_endpoint": f"{collector.url}/"} if exported else {}
     with Tap(engine("flat").port) as tap:
         process = gateway(backends=tap.url, **settings)
-        answer = exchange(process.port, replace(chat("flat", max_tokens=5), headers=TRACING))
+        asking = chat("flat", max_tokens=5, stream_options={"include_usage": True})
+        answer = exchange(process.port, replace(asking, headers=TRACING))
         assert answer.status == 200
         asked = [bytes(each.heard) for each in tap.connections if b"/v1/chat/completions" in each.heard]
         assert len(asked) == 1

@@ -93,6 +93,12 @@ def test_backends_without_room_are_counted() -> None:
     assert "more, 2 of them out" in text
 
 
+def test_a_backend_is_not_named_twice() -> None:
+    text = drawn(events=[event(1, backend="gpu1", text="gpu1 is out")])
+    assert " gpu1 is out" in text
+    assert "gpu1: gpu1" not in text
+
+
 def test_the_youngest_events_come_first_and_the_rest_is_left_out() -> None:
     text = drawn(events=[event(number) for number in range(1, 41)], height=24)
     numbers = [int(each.rpartition(" ")[2]) for each in text.splitlines() if " event " in each]

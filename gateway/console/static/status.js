@@ -386,7 +386,7 @@ function findings({ findings: found, unknown }) {
 function event(each) {
   const at = new Date(each.at * 1000);
   const clock = at.toLocaleTimeString([], { hour12: false });
-  return h("li", { class: each.severity }, h("time", { datetime: at.toISOString(), title: at.toLocaleString() }, clock), h("span", {}, each.backend ? `${each.backend}: ${each.text}` : each.text));
+  return h("li", { class: each.severity }, h("time", { datetime: at.toISOString(), title: at.toLocaleString() }, clock), h("span", {}, each.backend && !each.text.includes(each.backend) ? `${each.backend}: ${each.text}` : each.text));
 }
 
 function drawCurve() {
