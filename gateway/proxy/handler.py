@@ -85,7 +85,8 @@ class Handler:
         except Refused as refused:
             return self._refuse(call, refused)
         except (asyncio.CancelledError, ConnectionError):
-            call.record.outcome = Outcome.CLIENT_GONE
+            ended = call.record.status == HTTPStatus.SWITCHING_PROTOCOLS and not self.cutting
+            call.record.outcome = Outcome.COMPLETED if ended else Outcome.CLIENT_GONE  # either side may end a session
             call.record.error = "cut at the end of the drain's grace time" if self.cutting else None
             raise
         except Exception:  # noqa: BLE001 - logged, and the client gets an answer, whatever the fault is
