@@ -93,7 +93,8 @@ async def engine(backend: StartBackend) -> ScriptedBackend:
 
 
 def targets(engine: ScriptedBackend) -> list[str]:
-    return [message.target for message in engine.probes]
+    """What it was asked, apart from the names of its models."""
+    return [message.target for message in engine.probes if message.target != "/v1/models"]
 
 
 # --------------------------------------------------------------------------------------------------------------
