@@ -144,9 +144,10 @@ class _Meter:
 
     def grow(self, outputs: int, now: float) -> None:
         """One more is in flight."""
+        worked = now if self.running else self._changed  # until then
         self._pass(now)
         if self._seconds >= SPAN:
-            self._end_span(outputs, now)
+            self._end_span(outputs, worked)
         self.running += 1
 
     def shrink(self, *, answered: bool, now: float) -> None:

@@ -36,6 +36,7 @@ class _Block(NamedTuple):
 @dataclass(slots=True)
 class _Open:
     began: float
+    last: float
     paces: list[float] = field(default_factory=list)
     contexts: list[float] = field(default_factory=list)
 
@@ -62,11 +63,12 @@ class PaceLog:
         ``level``: requests in flight meanwhile; levels that are to count as one have one number.
         """
         key = whole, level
-        block = self._open.setdefault(key, _Open(at))
+        block = self._open.setdefault(key, _Open(at, at))
         if at - block.began >= BLOCK:
             if len(block.paces) >= ENOUGH:
-                self._blocks.append(_Block(at, *key, median(block.paces), median(block.contexts)))
-            block = self._open[key] = _Open(at)
+                self._blocks.append(_Block(block.last, *key, median(block.paces), median(block.contexts)))
+            block = self._open[key] = _Open(at, at)
+        block.last = at
         if len(block.paces) < _OPEN:
             block.paces.append(pace)
             block.contexts.append(context)
