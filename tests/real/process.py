@@ -25,13 +25,20 @@ def free_port() -> int:
 class Program:
     """``python -m MODULE ARGUMENTS`` in a process of its own; its output goes to ``log``."""
 
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        python: Path = Path(sys.executable),
+    ) -> None:
         self.name = name
         self._log = log
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("GATEWAY_")}
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
-                [sys.executable, "-m", *arguments],
+                [str(python), "-m", *arguments],
                 cwd=ROOT,
                 env=inherited | dict(environment),
                 stdin=subprocess.DEVNULL,
@@ -39,13 +46,13 @@ class Program:
                 stderr=subprocess.STDOUT,
             )
 
-    def wait_until_ready(self, port: int, path: str) -> None:
+    def wait_until_ready(self, port: int, path: str, patience: float = PATIENCE) -> None:
         """Return once ``path`` answers 200.
 
         Raises:
             RuntimeError: the program ended, or was not ready in time; says what it printed.
         """
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         while not answers_ok(port, path):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.name} is not ready (exit code {self._process.returncode}):\n{self.tail()}")

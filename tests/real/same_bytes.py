@@ -9,7 +9,7 @@ from tests.real.wire import Headers, Reply
 
 # What an engine makes anew for every answer. Everything else in a body is compared byte for byte.
 ANEW: Final = (
-    (re.compile(rb"\b(chatcmpl-|cmpl-|resp_|msg_|rs_|fc_|call_)[A-Za-z0-9]{32}\b"), rb"\g<1>ID"),
+    (re.compile(rb"\b(chatcmpl-|cmpl-|embd-|modelperm-|resp_|msg_|rs_|fc_|call_)[A-Za-z0-9]{16,32}\b"), rb"\g<1>ID"),
     (re.compile(rb'"(created|created_at|completed_at)":\d+'), rb'"\g<1>":INSTANT'),
     (re.compile(rb'"timings":\{[^{}]*\}'), rb'"timings":TIMINGS'),
     (re.compile(rb'"id_slot":-?\d+'), rb'"id_slot":SLOT'),
