@@ -14,7 +14,9 @@ from typing import Final
 from gateway.model import Backend, Shape, Ticket
 from gateway.proxy.inbound import Refused
 
-_PACKED: Final = 16  # bytes that one token of text may stand for on average; indented YAML, the densest in use, has 7
+# Bytes of text to a token, at most: prose has 4, indented YAML 7, tables padded with spaces some 20. Only a prompt of
+# nothing but one repeated sign has more (64 to 125 in the vocabularies of Qwen and DeepSeek).
+_PACKED: Final = 32
 _SURE: Final = 1.25  # an estimate that is so many times an operator's cap is above it
 _SUMMED: Final = frozenset({"chat", "completions", "messages"})  # vLLM refuses them where prompt and cap do not fit
 _CHECKED: Final = _SUMMED | {"responses"}  # of which vLLM shortens the cap

