@@ -187,8 +187,9 @@ const silent = () => (state.answeredAt ? (performance.now() - state.answeredAt) 
 function drawLive() {
   const lost = state.trouble && (!state.status || silent() > STALE);
   const live = element("live");
-  live.className = `badge ${lost ? "critical" : state.status ? "ok" : ""}`;
-  live.textContent = lost ? "no answer" : state.status ? "live" : "connecting";
+  const locked = !element("door").hidden;
+  live.className = `badge ${lost ? "critical" : locked ? "warning" : state.status ? "ok" : ""}`;
+  live.textContent = lost ? "no answer" : locked ? "locked" : state.status ? "live" : "connecting";
 }
 
 /** What the gateway says of itself, unless it says nothing any more. */
