@@ -31,6 +31,7 @@ STALE_WINDOWS: Final = 5
 LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
 HALF: Final = 0.5  # of the target: far from it
 NEAR: Final = 0.8
+A_QUEUE: Final = 4.0  # so many that stand are a queue beyond doubt
 PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
 
 
@@ -249,7 +250,7 @@ class AdaptiveLimit:
     @staticmethod
     def _read_standing(window: Window, reading: Reading) -> None:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
-        if window.standing < inf and window.standing >= max(1.0, _natural(window)):
+        if not window.huge_ticks and inf > window.standing >= max(1.0, _natural(window)):
             reading.moving = window.inflight - window.standing
             reading.worsen(window.inflight / reading.moving if reading.moving > 0 else inf, "standing")
 
@@ -274,7 +275,7 @@ class AdaptiveLimit:
             self._cut(min(max(1 / reading.over, 0.7), gentlest), reading.reason, window, now)
             if reading.moving:
                 self._note_known(reading.moving)
-                if reading.moving < 0.9 * window.inflight:
+                if window.standing >= max(A_QUEUE, 0.1 * window.inflight):
                     self._set(min(self.value, reading.moving), ("down", "standing"))  # it may float above what runs
         elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value + 1 <= self._known)):
             self._raise(reading, window, now)

@@ -15,12 +15,13 @@ from gateway.admission.backlog import Backlog, Group
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.queue import Entry, Lane
 from gateway.admission.retries import Ledger, RetryBudget
+from gateway.admission.window import HUGE_PROMPT
 from gateway.model import Reason, Rejection, Ticket
 
 NO_BACKEND_WAIT: Final = (5.0, 30.0)
 JITTER: Final = 1.5
-SERIAL_PATIENCE: Final = 60.0  # seconds that a long prompt may wait for the one that is being read, at most
-SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own
+SERIAL_PATIENCE: Final = 120.0  # seconds that a long prompt may wait for the one that is being read, at most
+SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own; two where it waits for the other's end
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class Shedder:
         patience = lane.max_wait
         if serial and lane.ttft_objective is None:
             # Inside the engine it would wait for that prompt to be read just as long.
-            patience = max(patience, min(SERIAL_PATIENCE, ticket.work.prompt_tokens / SERIAL_PACE))
+            prompt = ticket.work.prompt_tokens
+            patience = max(patience, min(SERIAL_PATIENCE, prompt / SERIAL_PACE * (2 if prompt >= HUGE_PROMPT else 1)))
         gone = ticket.read_timeout
         bound, limit = (lane.max_wait, patience) if gone is None else (min(lane.max_wait, gone), min(patience, gone))
         return Prospect(bound, limit, group.flow.wait(_ahead(ticket, lanes[index]), lanes, index), index, retry)

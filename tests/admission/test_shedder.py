@@ -53,7 +53,14 @@ def test_it_may_wait_as_long_as_its_lane_or_its_client_allows() -> None:
 
 @pytest.mark.parametrize(
     ("prompt", "timeout", "limit"),
-    [(128_000, None, 60.0), (20_480, None, 10.0), (8_192, None, 4.0), (128_000, 30.0, 30.0), (128_000, 2.0, 2.0)],
+    [
+        (1_000_000, None, 120.0),
+        (65_536, None, 64.0),
+        (20_480, None, 10.0),
+        (8_192, None, 4.0),
+        (128_000, 30.0, 30.0),
+        (128_000, 2.0, 2.0),
+    ],
 )
 def test_a_long_prompt_waits_longer_for_the_one_that_is_read(prompt: int, timeout: float | None, limit: float) -> None:
     door = Door()
