@@ -45,7 +45,7 @@ def where(version: str, clients: str, admin: str, engines: Sequence[str]) -> lis
     return [
         f"Inference Gateway {version}",
         f"  clients  {clients}",
-        f"  admin    {admin}  (/livez /readyz /metrics /state /config /report)",
+        f"  admin    {admin}  (status page; /metrics /readyz /state /limits /report /diagnosis)",
         f"  engines  {', '.join(engines)}",
     ]
 

@@ -7,7 +7,23 @@ import random
 
 import pytest
 
-from gateway.model import Access, Health, Hints, Outcome, Permit, Reason, Rejection, Route, Shape, Ticket, WorkEstimate
+from gateway.admission.config import AdmissionConfig
+from gateway.admission.controller import AdmissionController
+from gateway.admission.tuning import changed
+from gateway.model import (
+    Access,
+    Backend,
+    Health,
+    Hints,
+    Outcome,
+    Permit,
+    Reason,
+    Rejection,
+    Route,
+    Shape,
+    Ticket,
+    WorkEstimate,
+)
 from gateway.proxy.gate import Gate
 from tests.proxy.helpers import CountingController
 
@@ -208,6 +224,26 @@ async def test_findings_pass_and_a_backend_that_is_down_is_known() -> None:
     assert controller.hints["a"] == [Hints(running=1)]
     assert gate.lane(ticket(1)) == "only"
     assert gate.state().lanes[0].depth == 0
+
+
+async def test_a_drained_backend_is_known_and_who_waits_is_woken_by_a_change() -> None:
+    backends = (Backend("a", "http://a", limit=1), Backend("b", "http://b", limit=1))
+    gate = Gate(AdmissionController(AdmissionConfig(), backends, lambda low, _high: low))
+    permits = [await gate.enter(ticket(number)) for number in (1, 2)]
+    waiting = asyncio.create_task(gate.enter(ticket(3)))
+    await turns()
+    assert not waiting.done()
+    gate.retune(changed(gate.tuning, {"backends": {"a": {"limit": 2}, "b": {"drained": True}}}))
+    third = await waiting
+    assert isinstance(third, Permit)
+    assert third.backend == "a"
+    assert (gate.is_down("a"), gate.is_down("b")) == (False, True)
+    gate.retune(changed(gate.tuning, {"backends": {"b": {"drained": False}}}))
+    assert not gate.is_down("b")
+    for permit in (*permits, third):
+        assert isinstance(permit, Permit)
+        gate.leave(permit, Outcome.COMPLETED, None)
+    gate.close()
 
 
 async def test_drain_refuses_whoever_comes_later() -> None:
