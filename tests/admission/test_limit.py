@@ -243,6 +243,14 @@ def test_a_deep_queue_counts_from_what_runs_and_not_from_a_limit_far_above_it() 
     assert Law(200.0).see(0.04, standing=40, inflight=100) == pytest.approx(60.0)
 
 
+def test_a_few_that_stand_do_not_bring_down_a_limit_far_above_what_runs() -> None:
+    assert Law(100.0).see(0.04, standing=3, inflight=18) == pytest.approx(100.0 * 15 / 18)
+
+
+def test_nothing_is_said_of_standing_in_a_window_in_which_a_huge_prompt_was_read() -> None:
+    assert Law().see(0.04, standing=9, huge_ticks=1) > 20.0
+
+
 def test_where_everything_stands_the_cut_is_as_deep_as_it_may_be() -> None:
     assert Law().see(standing=20, ticks=101) == pytest.approx(14.0)
 
