@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Backend, Outcome, Permit, Usage
+from gateway.model import Backend, Outcome, Permit, Usage, WorkEstimate
 from gateway.proxy.gate import Gate
 from gateway.proxy.upstream import Upstream
 from tests.proxy.helpers import (
@@ -202,6 +202,33 @@ async def test_answer_timeout_bounds_the_silence_of_an_answer_that_is_not_stream
     engine = await backend(silent)
     async with open_house(engine, answer_timeout=0.05) as house:
         assert (await house.ask(request(body=CHAT))).status == 504
+
+
+@pytest.mark.parametrize(
+    ("body", "work"), [(CHAT_STREAM, WorkEstimate(400_000, 0, 1.0)), (CHAT, WorkEstimate(0, 4_000, 1.0))]
+)
+async def test_P44_the_bounds_on_silence_allow_for_the_work_itself(
+    backend: StartBackend, body: bytes, work: WorkEstimate
+) -> None:
+    """A long prompt, or a long answer in one piece, takes an hour on the slowest engines."""
+    release = asyncio.Event()
+
+    async def slow(peer: Peer, message: Message) -> None:
+        if not message.get("X-Short"):
+            await release.wait()
+            await peer.send(reply())
+        await peer.ended()
+
+    engine = await backend(slow)
+    async with open_house(engine, first_byte_timeout=0.05, answer_timeout=0.05) as house:
+        house.estimator.work, little = work, house.estimator.work
+        long, short = await house.client(), await house.client()
+        await long.send(request(body=body))
+        await engine.received(1)
+        house.estimator.work = little
+        assert (await short.ask(request(body=body, headers=[("X-Short", "1")]))).status == 504
+        release.set()
+        assert (await long.answer()).status == 200
 
 
 async def test_P44_the_first_event_may_come_long_after_the_head(backend: StartBackend) -> None:

@@ -1,0 +1,56 @@
+"""Slow engines: nothing in the gateway takes an Ascend 310P at 2.5 tokens a second for a dead or a hung one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gateway.emulator.profiles import DUO_310P, QWEN3_8B_910B
+from gateway.model import BackendState
+from tests.sim import run
+from tests.sim.clients import Ending, Habits
+from tests.sim.figures import Trace
+from tests.sim.scenario import Load, Machine, Scenario
+
+PATIENT = Habits(timeout=36_000.0)
+ROOMY = replace(DUO_310P, max_model_len=32_768, kv_tokens=262_144)
+
+
+def scenario(*fleet: Machine, horizon: float, load: tuple[Load, ...]) -> Scenario:
+    return Scenario("slow", "", horizon, fleet, load, {}, measure_from=horizon / 3)
+
+
+def of(trace: Trace, name: str, since: float = 0.0) -> list[BackendState]:
+    return [state for at, states in trace for state in states if state.name == name and at >= since]
+
+
+@pytest.mark.parametrize(
+    ("workload", "streamed", "rate"),
+    [("sharegpt-history", 0.0, 0.05), ("documents", 1.0, 0.03), ("documents", 0.0, 0.03), ("sharegpt", 0.5, 0.1)],
+)
+def test_a_310p_is_never_taken_for_hung_however_long_it_reads_or_writes(
+    workload: str, streamed: float, rate: float
+) -> None:
+    load = Load(workload, rates=((0.0, rate),), streamed=streamed, habits=PATIENT)
+    result = run.gateway(scenario(Machine("a", ROOMY), horizon=3000.0, load=(load,)))
+    states = of(result.trace, "a")
+    assert {state.health for state in states} == {"unknown"}, "its breaker never opened"
+    if streamed == 0.0:
+        assert max(state.silence for state in states) > 120.0, "and it was silent for long"
+    endings = {call.ending for call in result.calls}
+    assert Ending.ANSWERED in endings
+    assert endings <= {Ending.ANSWERED, Ending.SHED}, "nobody waited in vain"
+
+
+def test_a_310p_beside_a_fast_engine_takes_what_it_can_and_no_more() -> None:
+    load = Load("sharegpt", rates=((0.0, 25.0),), habits=PATIENT)
+    fleet = (Machine("gpu", QWEN3_8B_910B), Machine("npu", DUO_310P))
+    result = run.gateway(scenario(*fleet, horizon=240.0, load=(load,)))
+    gpu, npu = of(result.trace, "gpu", 120.0), of(result.trace, "npu", 120.0)
+    assert all(4 <= state.running <= 13 for state in npu), "eight slots"
+    assert all(200 <= state.running <= 290 for state in gpu), "256 slots"
+    assert {state.health for state in gpu + npu} == {"unknown"}
+    alone = run.gateway(scenario(fleet[0], horizon=240.0, load=(load,)))
+    assert result.figures["goodput_tokens"] >= 0.98 * alone.figures["goodput_tokens"], "the slow one costs nothing"
+    assert result.figures["ttft_p95"] <= 1.2 * alone.figures["ttft_p95"]
