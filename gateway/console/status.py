@@ -73,12 +73,13 @@ class StatusRoutes:
         tag = f'W/"{int(history.started * 1000):x}-{history.last}"'
         if tag in request.headers.get("If-None-Match", ""):
             return web.Response(status=304, headers={**HEADERS, "ETag": tag})
-        first = verdict(history.state, history.rates, self._findings())
-        view = {"verdict": asdict(first), **status_view(history, self._version, since)}
+        view = status_view(history, self._version, since, tuple(self._findings()))
         return _json(view, 200, {"ETag": tag})
 
 
-def status_view(history: History, version: str, since: int = 0) -> dict[str, Any]:
+def status_view(
+    history: History, version: str, since: int = 0, findings: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """Everything the page shows, with the samples after ``since``. Seconds, tokens, requests, ratios."""
     state, rates = history.state, history.rates
     samples = history.since(since)
@@ -86,7 +87,11 @@ def status_view(history: History, version: str, since: int = 0) -> dict[str, Any
     view = state_view(state)
     for lane in view["lanes"]:
         lane["recent_wait_seconds"] = _pair(history.waits(lane["name"]))
+    hung = {finding["backend"] for finding in findings if finding["cause"] == "backend_hung"}
+    for backend in view["backends"]:
+        backend["hung"] = backend["name"] in hung
     return {
+        "verdict": asdict(verdict(state, rates, findings)),
         "version": version,
         "started": history.started,
         "at": newest.at if newest else history.started,

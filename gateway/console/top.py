@@ -11,7 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gateway.console.verdict import SILENT, figure
+from gateway.console.verdict import figure
 
 WIDTH: Final = 80
 _BARS: Final = "▁▂▃▄▅▆▇█"
@@ -140,7 +140,7 @@ class TopView:
     def _backend(self, backend: Mapping[str, Any]) -> Iterator[Text | str]:
         word, style = _HEALTH.get(backend["health"], (backend["health"], ""))
         limit, running = floor(backend["limit"]), backend["running"]
-        if running and backend["silence_seconds"] > SILENT:
+        if backend["hung"]:
             word, style = f"silent {_seconds(backend['silence_seconds'])}", "bold red"
         yield Text(backend["name"], overflow="ellipsis", no_wrap=True)
         yield Text(word, style=style)

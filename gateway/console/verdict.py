@@ -11,9 +11,6 @@ from gateway.telemetry.history import Rates
 
 _OUT: Final = frozenset({"down", "open", "half_open"})
 _DRAINED: Final = "drained"
-SILENT: Final = 10.0
-"""Seconds without a byte from any running request that are more than a pause."""
-
 _OF_A_DEAD_BACKEND: Final = frozenset({"backend_down", "backend_hung"})
 _NOTEWORTHY: Final = 0.01  # share of requests that are refused
 _GRAVE: Final = 0.05  # share of requests that fail
@@ -66,13 +63,6 @@ def _of_process(state: GatewayState) -> Iterator[_Trouble]:
 
 def _of_backends(backends: tuple[BackendState, ...], told: Container[str]) -> Iterator[_Trouble]:
     """Troubles of the backends but for those that the findings have ``told`` of."""
-    for backend in backends:
-        if backend.running and backend.silence > SILENT and backend.name not in told:
-            yield _Trouble(
-                "critical",
-                f"{backend.name} is silent for {backend.silence:.0f} s with {backend.running} requests in flight",
-                "It may hang although its health looks fine. See its log; draining it moves new requests elsewhere.",
-            )
     out = [backend.name for backend in backends if backend.health in _OUT]
     drained = [backend.name for backend in backends if backend.health == _DRAINED]
     if len(out) + len(drained) == len(backends):

@@ -304,7 +304,8 @@ BACKEND_SILENCE: Final = _gauge(
     "backend",
     meaning="Time since the last byte of any request that runs on the backend; 0 while none runs.",
     action="Above a minute: the engine hangs, whatever its health says, unless all that it runs are long answers in "
-    "one piece. After GATEWAY_BREAKER_SILENCE the breaker takes it out.",
+    "one piece; gateway_finding (backend_hung) tells the two apart. After GATEWAY_BREAKER_SILENCE the breaker takes it "
+    "out.",
 )
 KV_USAGE: Final = _gauge(
     "gateway_backend_kv_usage_ratio",

@@ -22,7 +22,6 @@ from aiohttp.test_utils import TestServer
 
 from gateway.cli import main
 from gateway.console.status import status_view
-from gateway.console.verdict import verdict
 from gateway.telemetry.history import History
 from tests.telemetry.helpers import backend_state, gateway_state
 
@@ -47,11 +46,7 @@ class Port:
             return web.json_response({"error": "out of order"}, status=500)
         if request.path == "/status":
             self.history.sample()
-            first = verdict(self.history.state, self.history.rates)
-            view = {"level": first.level, "title": first.title, "more": first.more, "also": list(first.also)}
-            return web.json_response(
-                {"verdict": view, **status_view(self.history, "1.2.3", int(request.query["since"]))}
-            )
+            return web.json_response(status_view(self.history, "1.2.3", int(request.query["since"])))
         if self.bare:
             return web.json_response({"error": "Not Found"}, status=404)
         return web.json_response({"findings": [FINDING]} if request.path == "/diagnosis" else {"events": [EVENT]})

@@ -85,6 +85,7 @@ async def test_status_shows_now_lately_and_a_history() -> None:
     assert found["shed"] == {"seconds": 60, "by_reason": {"queue_full": 1}}
     assert found["lanes"][0]["recent_wait_seconds"] == {"p50": 0.0, "p99": 0.0}
     assert found["backends"][0]["engine"]["kv_usage"] == 0.42
+    assert found["backends"][0]["hung"] is False
     past = found["history"]
     assert (past["number"], past["completed"], past["good"], past["shed"]) == ([1, 2], [0, 1], [0, 0], [0, 1])
     assert past["ttft"]["short"]["p99"] == [None, 0.503]
@@ -141,7 +142,9 @@ async def test_another_process_is_not_taken_for_this_one() -> None:
 async def test_findings_enter_the_verdict() -> None:
     finding = {"severity": "critical", "title": "gpu1 hangs", "advice": [], "cause": "backend_hung", "backend": "gpu1"}
     async with served(World(findings=(finding,)).app()) as url:
-        assert (await status(url))["verdict"]["title"] == "gpu1 hangs"
+        found = await status(url)
+    assert found["verdict"]["title"] == "gpu1 hangs"
+    assert [backend["hung"] for backend in found["backends"]] == [True]
 
 
 async def test_many_backends_have_no_history_of_their_own_and_are_shown_all_the_same() -> None:

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from gateway.console.status import status_view
 from gateway.console.top import WIDTH, TopView
-from gateway.console.verdict import verdict
 from gateway.model import GatewayState, LaneState, Reason
 from gateway.telemetry.history import History
 from tests.telemetry.helpers import backend_state, gateway_state, record, refused, timeline
@@ -18,7 +17,7 @@ from tests.telemetry.helpers import backend_state, gateway_state, record, refuse
 STYLES = {"bold red": "[1;31m", "bold yellow": "[1;33m", "bold green": "[1;32m"}
 
 
-def status(state: GatewayState | None = None, seconds: int = 3) -> dict[str, Any]:
+def status(state: GatewayState | None = None, seconds: int = 3, *findings: dict[str, Any]) -> dict[str, Any]:
     """What /status says of ``state`` after some seconds with a request each."""
     shown = state or gateway_state()
     now = 1_796_042_000.0
@@ -28,9 +27,7 @@ def status(state: GatewayState | None = None, seconds: int = 3) -> dict[str, Any
         history.observe(record(timeline=timeline(queued=0.1 * number)))
         history.observe(refused(reason=Reason.DEADLINE))
         history.sample()
-    first = verdict(history.state, history.rates)
-    view = {"level": first.level, "title": first.title, "more": first.more, "also": list(first.also)}
-    return {"verdict": view, **status_view(history, "1.2.3")}
+    return status_view(history, "1.2.3", findings=findings)
 
 
 def drawn(view: TopView | None = None, *, colour: bool = False, width: int = WIDTH, **options: Any) -> str:
@@ -113,7 +110,6 @@ def test_the_youngest_events_come_first_and_the_rest_is_left_out() -> None:
         ({"health": "down"}, "down", "bold red"),
         ({"health": "open"}, "failing", "bold red"),
         ({"health": "half_open"}, "on trial", "bold yellow"),
-        ({"silence": 42.0}, "silent 42s", "bold red"),
         ({"pace": 0.09}, "90ms / 60ms", "bold yellow"),
     ],
 )
@@ -121,6 +117,13 @@ def test_trouble_of_a_backend_is_in_colour(changes: dict[str, Any], shown: str, 
     text = drawn(colour=True, status=status(gateway_state(backend_state("zz", **changes))))
     row = next(each for each in text.splitlines() if each.startswith("zz"))
     assert re.search(rf"{re.escape(STYLES[style])} *{shown}", row)
+
+
+def test_a_backend_that_hangs_is_in_colour_and_one_that_is_only_silent_is_not() -> None:
+    state = gateway_state(backend_state("zz", silence=42.0))
+    finding = {"cause": "backend_hung", "backend": "zz", "severity": "critical", "title": "zz hangs", "advice": []}
+    assert f"{STYLES['bold red']}silent 42s" in drawn(colour=True, status=status(state, 3, finding))
+    assert "silent" not in drawn(status=status(state))
 
 
 def test_gauges_that_are_old_or_never_came_are_not_shown() -> None:

@@ -57,6 +57,7 @@ EXPECTED = {
     "gateway_queue_oldest_wait_seconds": ("gauge", {"class"}),
     "gateway_queue_max_wait_seconds": ("gauge", {"class"}),
     "gateway_finding": ("gauge", {"cause", "backend"}),
+    "gateway_canary_failures_total": ("counter", {"backend"}),
     "gateway_overloaded": ("gauge", set()),
     "gateway_draining": ("gauge", set()),
     "gateway_event_loop_lag_seconds": ("gauge", set()),
@@ -110,7 +111,8 @@ def test_every_definition_is_in_a_section() -> None:
 
 def test_what_is_exposed_is_what_is_defined() -> None:
     found = (("kv_bound", "gpu1"),)
-    source = metrics(loop_lag=lambda: 0.002, log_dropped=lambda: 3, records_dropped=lambda: 4, findings=lambda: found)
+    dropped = {"log_dropped": lambda: 3, "records_dropped": lambda: 4}
+    source = metrics(loop_lag=lambda: 0.002, findings=lambda: found, canary_failures={"gpu1": 1}, **dropped)
     source.observe(record())
     source.observe(refused(reason=Reason.QUEUE_FULL, retry_after=2.0))
     types = {}

@@ -9,7 +9,7 @@ const PATIENCE = 5000; // ms that an answer may take
 const KEPT = 900; // seconds
 const STALE = 4; // seconds without an answer
 const GAUGES_STALE = 15; // seconds
-const SILENT = 10; // seconds without a byte that are more than a pause
+const SILENT = 10; // seconds without a byte that are worth a line: answers in one piece are silent by nature
 const TOKEN = "gateway-admin-token";
 const SPANS = [[120, "2 min"], [300, "5 min"], [900, "15 min"]];
 
@@ -247,7 +247,7 @@ function meter(ratio, level = "") {
 
 function card(status, backend) {
   const [level, word] = HEALTH[backend.health] ?? ["info", backend.health];
-  const hung = backend.running > 0 && backend.silence_seconds > SILENT;
+  const { hung } = backend;
   const past = state.history?.backends?.[backend.name];
   const stale = backend.hints_age_seconds !== null && backend.hints_age_seconds > GAUGES_STALE;
   const engine = stale ? { kv_usage: null, waiting: null } : backend.engine;
@@ -261,7 +261,7 @@ function card(status, backend) {
   else if (backend.token_limit) fact("KV, estimated", `${count(backend.tokens)} of ${count(backend.token_limit)}`, backend.tokens / backend.token_limit);
   if (engine.waiting !== null) fact("In its own queue", count(engine.waiting), null, engine.waiting > 0.2 * backend.limit && engine.waiting > 2 ? "warning" : "");
   else fact("Not started yet", count(backend.unstarted));
-  if (hung) fact("Silent for", seconds(backend.silence_seconds), null, "critical");
+  if (hung || backend.silence_seconds > SILENT) fact("Silent for", seconds(backend.silence_seconds), null, hung ? "critical" : "");
   if (stale) fact("Its gauges are", `${seconds(backend.hints_age_seconds)} old`, null, "warning");
   return h("article", { class: `card ${hung ? "critical" : level}` },
     h("div", { class: "head" }, h("b", { title: backend.url }, backend.name),
