@@ -120,13 +120,15 @@ def _time(seconds: float) -> str:
 # ------------------------------------------------------------------------------------------------------ dead or alive
 
 
-def _down(_: Facts, backend: BackendFacts) -> Evidence:
-    state = backend.state
-    if state.health == "down":
-        return ["Its health check fails."]
-    if state.health in {"open", "half_open"}:
-        return ["Requests to it failed one after another: its circuit breaker is open."]
-    return []
+def _down(facts: Facts, backend: BackendFacts) -> Evidence:
+    health = backend.state.health
+    if health not in {"down", "open", "half_open"}:
+        return []
+    how = "Its health check fails" if health == "down" else "Requests to it failed in a row: its breaker is open"
+    return [
+        f"{how}.",
+        f"In {facts.seconds:.0f} s it answered {backend.answers} requests and spoilt {backend.failures}.",
+    ]
 
 
 def _hung(_: Facts, backend: BackendFacts) -> Evidence:

@@ -28,6 +28,9 @@ _MOST: Final = 0.8  # of the streams in flight: as good as all of them
 _PAIRS: Final = 5  # short requests beside long ones, and alone, at least
 _STANDING: Final = ("down", "standing")
 _CROWDED: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE, Reason.QUEUE_TIMEOUT, Reason.RETRY_BUDGET})
+_SPOILT: Final = frozenset({
+    Outcome.BACKEND_ERROR, Outcome.CONNECT_FAILED, Outcome.BACKEND_LOST, Outcome.BACKEND_SILENT,
+})  # fmt: skip
 
 Look = tuple[float, GatewayState]
 """Admission's state at an instant of the requests' clock."""
@@ -80,6 +83,7 @@ class BackendFacts:
     longest_silence: float | None  # that a request of it came back from
     gauges: Gauges | None  # None: none that are fresh
     answers: int
+    failures: int  # requests that it spoilt
     prompt_rate: float  # what it had to compute: without what its cache had
     output_rate: float
     ttft: float | None  # median, from the engine's side
@@ -129,6 +133,7 @@ class _Sheet:
     """What one backend's requests came to."""
 
     answers: int = 0
+    failures: int = 0
     prompt: int = 0
     output: int = 0
     streams: list[_Stream] = field(default_factory=list)
@@ -158,10 +163,11 @@ class FactSheet:
         counts["completed"] += entry.outcome is Outcome.COMPLETED
         counts["gone"] += entry.outcome is Outcome.CLIENT_GONE
         counts["crowded"] += entry.reason in _CROWDED
-        if entry.backend is None or entry.sent is None:
+        if entry.backend is None:
             return
         sheet = self._sheets.setdefault(entry.backend, _Sheet())
-        if entry.stamps:
+        sheet.failures += entry.outcome in _SPOILT
+        if entry.stamps and entry.sent is not None:
             self._add_stream(sheet, entry, entry.received + entry.sent / 1e6)
         if entry.outcome is Outcome.COMPLETED:
             self._add_answer(sheet, entry)
@@ -243,6 +249,7 @@ class FactSheet:
             longest_silence=curves.longest_silence(name),
             gauges=_gauges(looks),
             answers=sheet.answers,
+            failures=sheet.failures,
             prompt_rate=sheet.prompt / self._seconds,
             output_rate=sheet.output / self._seconds,
             ttft=median(times) if times else None,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from gateway.admission.config import AdmissionConfig
 from gateway.emulator.engine import Engine, Profile
 from gateway.model import Backend, Health, Hints
-from gateway.telemetry.causes import Cause, Finding
+from gateway.telemetry.causes import Finding
 from gateway.telemetry.clients import Clients
 from gateway.telemetry.curve import Curves
 from gateway.telemetry.diagnosis import diagnose
@@ -26,12 +27,13 @@ WINDOW = 60.0
 
 @dataclass(frozen=True)
 class Engineered:
-    """One engine: its profile, whether its limit is fixed, and when its speed changes."""
+    """One engine: its profile, whether its limit is fixed, when its speed changes, and when its health fails."""
 
     profile: Profile
     limit: int | None = None
     speeds: tuple[tuple[float, float], ...] = ()
     gauges: bool = True
+    sick_from: float = inf
 
 
 @dataclass
@@ -40,8 +42,11 @@ class Case:
 
     engines: Sequence[Engineered]
     loads: Sequence[Load]
-    until: float = 150.0
+    until: float = 125.0
     config: AdmissionConfig = field(default_factory=AdmissionConfig)
+    lingering: Mapping[str, float] = field(default_factory=dict)
+    loop_lag: float = 0.0
+    canaries: Sequence[tuple[str, str]] = ()
 
     def run(self) -> Facts:
         world = World()
@@ -49,7 +54,9 @@ class Case:
         backends = [Backend(name, f"http://{name}", limit=each.limit) for name, each in self._named()]
         curves, clients = Curves(86_400.0), Clients(WINDOW, lambda: world.now)
         window = Window(3600.0, 1 << 30, lambda: world.now)
-        front = Observed(world, nodes, backends, [Recorder(window), curves, clients], curves, self.config)
+        front = Observed(
+            world, nodes, backends, [Recorder(window), curves, clients], curves, self.config, lingering=self.lingering
+        )
         looks: list[Look] = []
         for number, load in enumerate(self.loads):
             Crowd(world, front, load, f"{load.label}/{number}", number, self.until, [])
@@ -62,7 +69,8 @@ class Case:
         for entry in window.entries():
             if entry.received + entry.finished / 1e6 >= world.now - WINDOW:
                 sheet.add(entry)
-        return sheet.facts([look for look in looks if look[0] > world.now - WINDOW], curves, clients.counts())
+        recent = [look for look in looks if look[0] > world.now - WINDOW]
+        return sheet.facts(recent, curves, clients.counts(), self.loop_lag, self.canaries)
 
     def _named(self) -> list[tuple[str, Engineered]]:
         return [(chr(ord("a") + number), each) for number, each in enumerate(self.engines)]
@@ -70,15 +78,13 @@ class Case:
     def findings(self) -> list[Finding]:
         return diagnose(self.run())
 
-    def causes(self) -> set[Cause]:
-        return {finding.cause for finding in self.findings()}
-
 
 def _probe(front: Observed, node: Node, each: Engineered) -> None:
     """As the prober does: health is that of a front end, which lives on when its engine hangs."""
     engine = node.engine
-    front.controller.note_health(node.name, Health.UP, front._world.now)
-    if each.gauges:
+    now = front._world.now
+    front.controller.note_health(node.name, Health.UP if now < each.sick_from else Health.DOWN, now)
+    if each.gauges and now < each.sick_from:
         capacity = engine.profile.kv_tokens
         usage = engine.kv_tokens / capacity
         front.hint(node.name, Hints(engine.running, engine.waiting, usage, capacity, engine.preemptions))

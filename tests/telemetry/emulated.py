@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import cast
@@ -53,13 +53,16 @@ class Observed(Gateway):
         watcher: Watcher | None = None,
         config: AdmissionConfig | None = None,
         seed: str = "0",
+        lingering: Mapping[str, float] | None = None,
     ) -> None:
+        """``lingering``: by client, how much longer it takes its answers than they last, as a share."""
         config = config or AdmissionConfig()
         super().__init__(world, nodes, backends, config, seed)
         chance = Random(f"gateway/{seed}").uniform
         self.controller = AdmissionController(config, backends, chance, self._estimator, watcher)
         self._observers = observers
         self._records: dict[Attempt, Record] = {}
+        self._lingering = lingering or {}
 
     def _ticket(self, attempt: Attempt) -> Ticket:
         ticket = super()._ticket(attempt)
@@ -93,8 +96,14 @@ class Observed(Gateway):
             self._tell(attempt, Outcome.CLIENT_GONE)
 
     def _end(self, attempt: Attempt, outcome: Outcome, usage: Usage | None) -> None:
-        super()._end(attempt, outcome, usage)
         record = self._records[attempt]
+        share = self._lingering.get(attempt.call.want.client, 0.0)
+        line = record.timeline
+        if share and not line.paused and outcome is Outcome.COMPLETED:
+            line.paused = share * (self._world.now - (line.admitted or 0.0))
+            self._world.after(line.paused, lambda: self._end(attempt, outcome, usage))
+            return
+        super()._end(attempt, outcome, usage)
         record.usage = usage
         if outcome is not Outcome.COMPLETED:
             record.status = 429 if outcome is Outcome.BACKEND_BUSY else 0
