@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -111,7 +112,7 @@ def test_every_definition_is_in_a_section() -> None:
 
 def test_what_is_exposed_is_what_is_defined() -> None:
     found = (("kv_bound", "gpu1"),)
-    dropped = {"log_dropped": lambda: 3, "records_dropped": lambda: 4}
+    dropped: dict[str, Any] = {"log_dropped": lambda: 3, "records_dropped": lambda: 4}
     source = metrics(loop_lag=lambda: 0.002, findings=lambda: found, canary_failures={"gpu1": 1}, **dropped)
     source.observe(record())
     source.observe(refused(reason=Reason.QUEUE_FULL, retry_after=2.0))
