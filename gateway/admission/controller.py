@@ -297,7 +297,10 @@ class AdmissionController:
 
     def _next(self, group: Group, now: float) -> Permit | None:
         candidates, pick = self._pool.sound(group.books, now), self._balancer.pick
-        if all(books.window.inflight >= books.cap for books in candidates):
+        for books in candidates:
+            if books.window.inflight < books.cap:
+                break
+        else:
             group.shut = Hold.FULL  # nobody's turn is spent on it
             return None
         found = group.queue.next(lambda entry: pick(candidates, entry.ticket, entry.lane, now))
