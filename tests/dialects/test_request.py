@@ -238,6 +238,22 @@ def test_digits_hex_and_base64_are_told_from_text(text: str, least: float, most:
     assert least <= shape.dense_bytes / shape.prompt_bytes <= most
 
 
+@pytest.mark.parametrize(
+    ("text", "signs", "wide"),
+    [
+        ("The quick brown fox jumps over the lazy dog. " * 50, 1 / 45, 0.0),
+        ("人工智能模型的推理服务需要限流。" * 50, 0.0, 1.0),
+        ('{"a": [], "b": {}}\n' * 60, 13 / 19, 0.0),
+        ("Grüße aus Köln! " * 40, 1 / 19, 0.75 * 6 / 19),  # two-byte characters count as three quarters
+        ("half of it 一半是中文的" * 30, 0.0, 18 / 29),
+    ],
+)
+def test_signs_and_wide_characters_are_told_from_letters(text: str, signs: float, wide: float) -> None:
+    shape = read(messages=[{"role": "user", "content": text}])
+    assert shape.sign_bytes / shape.prompt_bytes == pytest.approx(signs, abs=0.01)
+    assert shape.wide_bytes / shape.prompt_bytes == pytest.approx(wide, abs=0.01)
+
+
 def test_many_short_strings_are_judged_by_the_first_and_long_ones_always() -> None:
     words, digits = "The quick brown fox jumps over the lazy dog, again and once more today.", "0" * 8192
     shape = read(messages=[{"role": "user", "content": text} for text in [words] * 40 + [digits]])
@@ -273,7 +289,8 @@ def test_any_bytes_are_read(body: bytes) -> None:
 @given(st.dictionaries(FIELDS, JSON))
 def test_any_json_is_read(body: dict[str, Any]) -> None:
     shape = read(**body)
-    assert 0 <= shape.dense_bytes <= shape.prompt_bytes
+    assert 0 <= shape.dense_bytes + shape.sign_bytes <= shape.prompt_bytes
+    assert 0 <= shape.wide_bytes <= shape.prompt_bytes
     assert 1 <= shape.choices <= 10_000
     assert shape.max_output is None or 0 <= shape.max_output <= 10**9
     assert shape.media_tokens >= 0
