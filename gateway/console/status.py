@@ -124,15 +124,15 @@ def objectives(state: GatewayState) -> dict[str, Any]:
 
 _COLUMNS: Final[Mapping[str, Callable[[Sample], float | None]]] = {
     "number": lambda each: each.number,
-    "at": lambda each: round(each.at, 1),
+    "at": lambda each: each.at,
     "completed": lambda each: each.completed,
     "good": lambda each: each.good,
     "shed": lambda each: each.shed.total(),
     "failed": lambda each: each.failed,
     "tokens": lambda each: each.tokens,
     "queued": lambda each: each.queued,
-    "tpot_p50": lambda each: _short(each.tpot[0]),
-    "tpot_p99": lambda each: _short(each.tpot[1]),
+    "tpot_p50": lambda each: each.tpot[0],
+    "tpot_p99": lambda each: each.tpot[1],
 }
 
 
@@ -140,14 +140,14 @@ def _columns(samples: Sequence[Sample], state: GatewayState) -> dict[str, Any]:
     columns: dict[str, Any] = {name: [read(each) for each in samples] for name, read in _COLUMNS.items()}
     columns["ttft"] = {
         lane.name: {
-            "p50": [_short(each.ttft[index][0]) for each in samples],
-            "p99": [_short(each.ttft[index][1]) for each in samples],
+            "p50": [each.ttft[index][0] for each in samples],
+            "p99": [each.ttft[index][1] for each in samples],
         }
         for index, lane in enumerate(state.lanes[:LANES])
     }
     columns["backends"] = {
         backend.name: {
-            "limit": [round(each.limits[index], 1) for each in samples],
+            "limit": [each.limits[index] for each in samples],
             "running": [each.running[index] for each in samples],
         }
         for index, backend in enumerate(state.backends[:BACKENDS])
@@ -156,11 +156,7 @@ def _columns(samples: Sequence[Sample], state: GatewayState) -> dict[str, Any]:
 
 
 def _pair(pair: Pair) -> dict[str, float | None]:
-    return {"p50": _short(pair[0]), "p99": _short(pair[1])}
-
-
-def _short(seconds: float | None) -> float | None:
-    return None if seconds is None else float(f"{seconds:.4g}")
+    return {"p50": pair[0], "p99": pair[1]}
 
 
 def _file(name: str, kind: str) -> Handler:

@@ -151,7 +151,7 @@ class History:
         self._samples.append(
             Sample(
                 number=self._number,
-                at=self._clock(),
+                at=round(self._clock(), 1),
                 completed=self._ends[Outcome.COMPLETED],
                 good=self._good,
                 failed=sum(count for outcome, count in self._ends.items() if outcome in _FAILED),
@@ -164,7 +164,7 @@ class History:
                 ),
                 tpot=percentiles([tpot for _, _, _, tpot in speeds if tpot is not None]),
                 queued=sum(lane.depth for lane in state.lanes),
-                limits=tuple(backend.limit if backend.health in _SERVING else 0.0 for backend in shown),
+                limits=tuple(round(backend.limit, 1) if backend.health in _SERVING else 0.0 for backend in shown),
                 running=tuple(backend.running for backend in shown),
             )
         )
@@ -225,12 +225,16 @@ class History:
 
 
 def percentiles(values: Iterable[float]) -> Pair:
-    """P50 and P99 by nearest rank."""
+    """P50 and P99 by nearest rank, to four digits."""
     ordered = sorted(values)
     if not ordered:
         return None, None
     most = len(ordered) - 1
-    return ordered[round(0.5 * most)], ordered[round(0.99 * most)]
+    return _short(ordered[round(0.5 * most)]), _short(ordered[round(0.99 * most)])
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
 
 
 def _speed(record: Record) -> Pair:
