@@ -49,10 +49,15 @@ class Monitor:
     """An observer that also looks by itself once started. A diagnosis covers the last ``seconds``."""
 
     def __init__(
-        self, sources: Sources, log: EventLog, seconds: float, clock: Callable[[], float] = time.monotonic
+        self,
+        sources: Sources,
+        log: EventLog,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        """``clock`` is that of the requests."""
-        self.findings = Findings(log)
+        """``clock`` is that of the requests, ``wall_clock`` gives seconds since the epoch."""
+        self.findings = Findings(log, wall_clock)
         self._sources = sources
         self._log = log
         self._seconds = seconds
