@@ -55,8 +55,8 @@ class Fit:
         if small and len(small) == len(lengths):
             longest = max(length for length in lengths.values() if length is not None)
             raise _exceeded(
-                f"This model's maximum context length is {longest} tokens. However, the request needs at least "
-                f"{prompt + cap}: {prompt} in the prompt and {cap} for the output. Shorten the prompt or ask for less."
+                f"This model's maximum context length is {longest} tokens. However, the prompt has at least "
+                f"{max(prompt, 1)}, and {cap} are asked for the output. Shorten the prompt or ask for less."
             )
         return small
 
