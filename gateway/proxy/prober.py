@@ -191,7 +191,7 @@ class Watch:
         """Ask now and then what it serves: adapters are loaded and dropped while it runs."""
         interval = self._config.models_interval
         now = time.monotonic()
-        if interval is None or now < self._ask_models_at or self._health is Health.DOWN:
+        if interval is None or now < self._ask_models_at or self._health is Health.DOWN or not self._introduced:
             return
         self._ask_models_at = now + interval
         try:
@@ -202,8 +202,7 @@ class Watch:
         models = served_models(answer.body) if answer.status == HTTPStatus.OK else {}
         if models:  # else what it said before stands
             self._on_models(self._name, models)
-            if not self._engine.any_model:
-                self._gate.note_models(self._name, models)
+            self._gate.note_models(self._name, () if self._engine.any_model else models)
 
     # -- health -----------------------------------------------------------------------------------------------------
 

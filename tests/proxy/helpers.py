@@ -421,7 +421,7 @@ class CountingController(AdmissionController):
         return []
 
     def serving(self, model: str | None) -> tuple[str, ...]:
-        named = [name for name in self.names if model in self.models.get(name, [model])]
+        named = [name for name in self.names if not self.models.get(name) or model in self.models[name]]
         return tuple(named or self.names)
 
     def drain(self, now: float) -> list[Verdict]:  # noqa: ARG002 - no timing here

@@ -77,7 +77,24 @@ async def test_an_engine_that_serves_any_name_is_not_chosen_by_names(backend: St
     engine = await serve(backend, "model.gguf", owner="llamacpp")
     async with open_house(Backend("a", engine.url, kind="llamacpp"), probe=PROBED) as house:
         await wait_until(lambda: sum(probe.target == "/v1/models" for probe in engine.probes) > 2)
+        assert house.controller.models == {"a": []}
+
+
+async def test_an_engine_that_is_not_known_yet_is_not_chosen_by_names(backend: StartBackend) -> None:
+    """It may turn out to be one that serves any name: TGI's list does not say whose it is."""
+    engine = await serve(backend, "m", owner="someone")
+    listed = engine.probe_script
+
+    async def busy(peer: Peer, message: Message) -> None:
+        await (mute if message.target == "/info" else listed)(peer, message)
+
+    engine.probe_script = busy
+    probe = ProbeConfig(interval=0.01, timeout=0.05, models_interval=0.01)
+    async with open_house(Backend("a", engine.url, kind="auto"), probe=probe) as house:
+        await wait_until(lambda: sum(probe.target == "/info" for probe in engine.probes) > 1)
         assert house.controller.models == {}
+        engine.probe_script = listed
+        await wait_until(lambda: house.controller.models == {"a": ["m"]})
 
 
 async def test_it_can_be_switched_off(backend: StartBackend) -> None:
