@@ -20,7 +20,7 @@ from gateway.model import Outcome, Permit
 from gateway.telemetry.curve import Curves
 from tests.telemetry.helpers import backend_state, gateway_state, record, ticket, timeline
 
-Client = TestClient[Any, None]
+Client = TestClient[web.Request, web.Application]
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from gateway.telemetry.causes import Cause, Finding, Severity
 from gateway.telemetry.events import Event, EventLog
 from gateway.telemetry.findings import Findings
 
-Client = TestClient[Any, None]
+Client = TestClient[web.Request, web.Application]
 STALLS = Finding(Cause.STALLS, "gpu1 stands still", Severity.WARNING, ("6 times.",), ("Its log.",), "gpu1")
 
 
