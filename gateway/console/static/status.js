@@ -39,6 +39,11 @@ async function reason(answer) {
   }
 }
 
+function trouble(error) {
+  if (error.name === "TimeoutError") return `no answer within ${PATIENCE / 1000} s`;
+  return error instanceof TypeError ? "no connection" : error.message; // what fetch throws has no words of use
+}
+
 async function refresh() {
   try {
     const answer = await ask(`status?since=${state.last}`, state.tag ? { "If-None-Match": state.tag } : {});
@@ -52,7 +57,7 @@ async function refresh() {
     door(null);
   } catch (error) {
     if (error instanceof Refused) door(error.message);
-    else state.trouble = error.name === "TimeoutError" ? `no answer within ${PATIENCE / 1000} s` : error.message;
+    else state.trouble = trouble(error);
   }
   draw();
   setTimeout(refresh, document.hidden ? EVERY_HIDDEN : EVERY);
@@ -222,7 +227,7 @@ function drawTiles(status) {
   replace("tiles", [
     tile("Goodput", [count(recent.good_per_second), h("small", {}, " /s")], hasObjectives
       ? `${recent.completed_per_second ? percent(recent.good_per_second / recent.completed_per_second) : "–"} in objective`
-      : `${count(recent.output_tokens_per_second)} tokens/s, no objectives set`,
+      : `${count(recent.output_tokens_per_second)} tokens/s`,
       recent.completed_per_second > 0 && recent.good_per_second < 0.9 * recent.completed_per_second ? "warning" : ""),
     tile("Refused", [count(recent.shed_per_second), h("small", {}, " /s")], `${percent(refusedShare)} of requests`, refusedShare > 0.01 ? "warning" : ""),
     tile("TTFT P50 · P99", both(speed), `${status.lanes.length > 1 ? `${first.name}, ` : ""}${wanted(ttft)}`, over(speed.p99, ttft)),
@@ -375,13 +380,13 @@ function drawAside() {
   drawCurve();
 }
 
-function findings({ findings: found, unknown }) {
+function findings({ findings: found, unknown, window_seconds: judged }) {
   const rows = found.map((each) => h("div", { class: "finding" },
     h("h3", {}, h("span", { class: `badge ${each.severity}` }, each.severity), h("span", {}, each.title)),
     h("ul", {}, each.evidence.map((line) => h("li", {}, line))),
     each.advice.map((line) => h("p", { class: "advice" }, line))));
   const blind = (unknown ?? []).map((line) => h("p", { class: "aside" }, line));
-  return [...(rows.length ? rows : [h("p", {}, "Nothing is found to be wrong.")]), ...blind];
+  return [...(rows.length || !judged ? rows : [h("p", {}, "Nothing is found to be wrong.")]), ...blind];
 }
 
 function event(each) {
