@@ -22,6 +22,7 @@ from gateway.telemetry.wear import Slowdown
 
 GAP: Final = 0.75  # seconds between two outputs from which on it may be a stall
 LONG_PROMPT: Final = 4_096  # tokens: an engine reads it for many steps, or for one very long one
+STREAMS: Final = 2_000  # of one backend whose outputs are looked at one by one: those that are added first
 FRESH: Final = 10.0  # seconds for which an engine's gauges count
 _TOGETHER: Final = 0.15  # seconds within which the streams of one step go on
 _MOST: Final = 0.8  # of the streams in flight: as good as all of them
@@ -141,7 +142,7 @@ class _Sheet:
 
 
 class FactSheet:
-    """Takes the requests that ended in the last ``seconds``."""
+    """Takes the requests that ended in the last ``seconds``, the youngest first."""
 
     def __init__(self, now: float, seconds: float, state: GatewayState) -> None:
         self._now = now
@@ -167,7 +168,7 @@ class FactSheet:
             return
         sheet = self._sheets.setdefault(entry.backend, _Sheet())
         sheet.failures += entry.outcome in _SPOILT
-        if entry.stamps and entry.sent is not None:
+        if entry.stamps and entry.sent is not None and len(sheet.streams) < STREAMS:
             self._add_stream(sheet, entry, entry.received + entry.sent / 1e6)
         if entry.outcome is Outcome.COMPLETED:
             self._add_answer(sheet, entry)

@@ -24,6 +24,7 @@ from gateway.model import (
     GatewayState,
     Observer,
     Outcome,
+    Permit,
     Record,
     Route,
     Shape,
@@ -33,7 +34,10 @@ from gateway.model import (
     WorkEstimate,
 )
 from gateway.telemetry.access_log import AccessLog
-from gateway.telemetry.entry import Recorder
+from gateway.telemetry.clients import Clients
+from gateway.telemetry.curve import Curves
+from gateway.telemetry.entry import Entry, Recorder, entry_of
+from gateway.telemetry.facts import FactSheet
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.record_file import RecordFile
 from gateway.telemetry.tally import Tally, tallied
@@ -122,7 +126,35 @@ def measure(chunks: int, pace: float, seconds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         for name, observer, stop in observers(Path(folder)):
             parts[name] = cpu(partial(tell, observer, records, stop))
+    entries = [entry_of(record, record.ticket) for record in records if record.ticket is not None]
+    parts["diagnosis"] = cpu(partial(diagnosed, entries * (60 // seconds))) * seconds / 10
     return {name: spent / seconds for name, spent in parts.items()}
+
+
+class Learner:
+    """Admission's two calls to the curve's watcher, and the record."""
+
+    def __init__(self) -> None:
+        self._curves = Curves(86_400.0)
+        self._permits = 0
+
+    def observe(self, record: Record) -> None:
+        """Grant, settle, observe."""
+        self._permits += 1
+        line, ticket = record.timeline, record.ticket
+        assert ticket is not None
+        progress = self  # nobody asks it
+        permit = Permit(self._permits, ticket, "gpu1", line.admitted or 0.0, progress)  # type: ignore[arg-type]
+        self._curves.granted(permit, self._permits)
+        self._curves.settled(permit, record.outcome, self._permits, line.finished or 0.0)
+        self._curves.observe(record)
+
+
+def diagnosed(entries: Sequence[Entry]) -> None:
+    """What a diagnosis, made every ten seconds, does with the requests of its minute."""
+    sheet = FactSheet(0.0, 60.0, GatewayState((), (), draining=False, overloaded=False, retries_seen={}))
+    for entry in entries:
+        sheet.add(entry)
 
 
 def tell(observer: Observer, records: Sequence[Record], stop: Callable[[], None]) -> None:
@@ -142,6 +174,8 @@ def observers(folder: Path) -> list[tuple[str, Observer, Callable[[], None]]]:
         ("metrics", Metrics(lambda: state, version="1", config_hash="0"), lambda: None),
         ("access log", log, lambda: log.stop(60.0)),
         ("report's window", Recorder(window), lambda: None),
+        ("curve, with its permits", Learner(), lambda: None),
+        ("clients", Clients(60.0), lambda: None),
         ("record file (off by default)", Recorder(file), lambda: file.stop(60.0)),
     ]
 

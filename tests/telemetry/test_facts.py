@@ -244,6 +244,13 @@ def test_without_lanes_nobody_is_short() -> None:
     assert backend([*shorts(6, 111.0, 3.0), *shorts(12, 130.0, 0.1), BOOK], gateway_state(lanes=())).beside is None
 
 
+def test_of_very_many_streams_the_first_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.telemetry.facts.STREAMS", 4)
+    paused = [steady(100.0, 120.0, without=PAUSE) for _ in range(4)]
+    found = backend([*paused, *(steady(100.0, 120.0) for _ in range(10))])
+    assert (found.stalls.count, found.answers) == (1, 14)
+
+
 def test_a_request_that_never_reached_an_engine_says_nothing_of_it() -> None:
     lost = replace(ended(Outcome.CONNECT_FAILED), sent=None)
     found = backend([lost, refused()])
