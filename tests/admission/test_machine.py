@@ -69,7 +69,7 @@ def _finds(kind: type[AdmissionController]) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=200,
+                max_examples=2_000,  # it stops at the first it finds; most take a dozen
                 stateful_step_count=40,
                 deadline=None,
                 database=None,
