@@ -63,7 +63,7 @@ class Finding:
     backend: str | None = None
 
 
-_DRAIN: Final = "`gateway limits` drains {name}: new requests go elsewhere until it is well"
+_DRAIN: Final = "`gateway limits --drain {name}`: new requests go elsewhere until it is well"
 
 MEANINGS: Final[Mapping[Cause, Meaning]] = {
     Cause.BACKEND_DOWN: Meaning(
@@ -149,7 +149,7 @@ MEANINGS: Final[Mapping[Cause, Meaning]] = {
         Severity.WARNING,
         "The limit of {name} is too high for the objective",
         (
-            "GATEWAY_BACKENDS: take its `limit` out, or unpin it with `gateway limits`: it is then found by itself.",
+            "`gateway limits --unpin {name}` has it found; for good, take `limit` out of GATEWAY_BACKENDS.",
             "GATEWAY_LIMIT_MIN: lower, where that holds it up.",
             "GATEWAY_TPOT_OBJECTIVE: higher, where slower is fast enough.",
         ),
@@ -158,7 +158,7 @@ MEANINGS: Final[Mapping[Cause, Meaning]] = {
         Severity.WARNING,
         "The limit of {name} is too low: the engine could run more",
         (
-            "GATEWAY_BACKENDS: take its `limit` out, or unpin it with `gateway limits`: it is then found by itself.",
+            "`gateway limits --unpin {name}` has it found; for good, take `limit` out of GATEWAY_BACKENDS.",
             "GATEWAY_LIMIT_MAX: higher, where that holds it down.",
         ),
     ),
