@@ -257,7 +257,9 @@ class Curves:
     # -- learning ---------------------------------------------------------------------------------------------------
 
     def granted(self, permit: Permit, outputs: int) -> None:
-        """Take a permit that was just given."""
+        """Take a permit that was just given. An open session is no work in flight, though it holds a place."""
+        if permit.ticket.shape.session:
+            return
         meter = self._meters.get(permit.backend)
         if meter is None:
             meter = self._meters[permit.backend] = _Meter(self._age)
@@ -267,6 +269,8 @@ class Curves:
     def settled(self, permit: Permit, outcome: Outcome, outputs: int, now: float) -> None:
         """Take a permit that is over."""
         del outputs
+        if permit.ticket.shape.session:
+            return
         meter = self._meters[permit.backend]
         meter.shrink(answered=outcome is Outcome.COMPLETED, now=now)
         lived, life = meter.request_seconds - self._begun.pop(permit.id), now - permit.granted_at

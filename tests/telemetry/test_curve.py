@@ -401,6 +401,20 @@ def test_records_that_say_nothing_of_a_level_are_left_out() -> None:
     assert not [row for rung in hand.curves._meters["a"].rungs.values() for row in rung.answers.since(0.0)]
 
 
+def test_an_open_session_is_no_work_in_flight() -> None:
+    hand = Hand()
+    open_one = replace(ticket(), id=99, shape=replace(ticket().shape, session=True, stream=False))
+    permit = Permit(99, open_one, "a", 0.0, None)  # type: ignore[arg-type]
+    hand.curves.granted(permit, 0)
+    for start in range(10):
+        hand.serve(start, start + 1.0)
+    hand.begin(10.0)
+    hand.curves.settled(permit, Outcome.COMPLETED, 0, 10.5)
+    hand.curves.observe(record(ticket=open_one))
+    assert set(hand.levels(10.5)) == {1}
+    assert hand.levels(10.5)[1].requests == 10
+
+
 def test_a_life_of_no_length_was_spent_alone() -> None:
     hand = Hand()
     hand.begin(0.0)
