@@ -42,7 +42,7 @@ class Case:
 
     engines: Sequence[Engineered]
     loads: Sequence[Load]
-    until: float = 125.0
+    until: float = 105.0
     config: AdmissionConfig = field(default_factory=AdmissionConfig)
     lingering: Mapping[str, float] = field(default_factory=dict)
     loop_lag: float = 0.0

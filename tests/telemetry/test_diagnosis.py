@@ -15,7 +15,7 @@ from tests.sim.scenario import Load
 from tests.telemetry.clinic import Case, Engineered
 
 QWEN, ASR, LLAMA = Engineered(QWEN3_8B_910B), Engineered(C550_ASR), Engineered(LLAMA3_8B_A100_NO_FLAG)
-DYING = replace(QWEN, sick_from=80.0, speeds=((80.0, 0.0),))
+DYING = replace(QWEN, sick_from=65.0, speeds=((65.0, 0.0),))
 SMALL_KV = replace(LLAMA3_8B_A100_NO_FLAG, kv_tokens=50_000, max_model_len=32_768)
 IMPATIENT = Habits(timeout=3.0, obeys=False, retries=4)
 GIVES_UP = Habits(timeout=1.0, obeys=False, retries=3)
@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Case, Cause, str | None]] = {
         Cause.KV_BOUND, "a",
     ),
     "a book read in one go": (
-        Case([LLAMA], [load("sharegpt", 4), Load("128k", "books", rates=((70.0, 0.1), (95.0, 0.0)))]),
+        Case([LLAMA], [load("sharegpt", 4), Load("128k", "books", rates=((70.0, 0.1), (95.0, 0.0)))], until=135.0),
         Cause.LONG_STARVES_SHORT, "a",
     ),
     "a slow front end": (Case([faulty(per_request=0.25)], [load("sharegpt", 6)]), Cause.FRONT_END_BOUND, "a"),
@@ -84,8 +84,8 @@ CASES: dict[str, tuple[Case, Cause, str | None]] = {
         Case([replace(QWEN, limit=400)], [load("sharegpt", 30)], config=told(tpot=0.06)), Cause.LIMIT_TOO_HIGH, "a",
     ),
     "stalls": (Case([faulty(stall=2.0, stall_every=15.0)], [load("sharegpt", 5)]), Cause.STALLS, "a"),
-    "one long stall": (Case([faulty(stall=8.0, stall_every=100.0)], [load("sharegpt", 5)]), Cause.STALLS, "a"),
-    "wear": (Case([faulty(wear=0.15)], [load("sharegpt", 5)], until=420.0), Cause.SLOWING_DOWN, "a"),
+    "one long stall": (Case([faulty(stall=8.0, stall_every=70.0)], [load("sharegpt", 5)]), Cause.STALLS, "a"),
+    "wear": (Case([faulty(wear=0.2)], [load("sharegpt", 4)], until=330.0), Cause.SLOWING_DOWN, "a"),
     "throttling": (
         Case([replace(QWEN, speeds=((280.0, 0.6),))], [load("sharegpt", 5)], until=420.0), Cause.SLOWING_DOWN, "a",
     ),
@@ -93,8 +93,8 @@ CASES: dict[str, tuple[Case, Cause, str | None]] = {
     "retries of clients that give up": (
         Case([replace(ASR, limit=60)], [load("asr", 40, habits=GIVES_UP)]), Cause.RETRY_STORM, None,
     ),
-    "an engine that hangs": (Case([faulty(hangs_at=80.0)], [load("sharegpt", 5)]), Cause.BACKEND_HUNG, "a"),
-    "one of two hangs": (Case([QWEN, faulty(hangs_at=80.0)], [load("sharegpt", 8)]), Cause.BACKEND_HUNG, "b"),
+    "an engine that hangs": (Case([faulty(hangs_at=65.0)], [load("sharegpt", 5)]), Cause.BACKEND_HUNG, "a"),
+    "one of two hangs": (Case([QWEN, faulty(hangs_at=65.0)], [load("sharegpt", 8)]), Cause.BACKEND_HUNG, "b"),
     "an engine that hangs for so long that its breaker opens": (
         Case([faulty(hangs_at=60.0)], [load("sharegpt", 5, habits=Habits(patience=20.0))], until=250.0),
         Cause.BACKEND_HUNG, "a",
