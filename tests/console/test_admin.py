@@ -40,7 +40,7 @@ async def test_readyz(path: str) -> None:
     assert body == {"ready": True, "degraded": False, "reasons": []}
 
 
-async def test_c16_readyz_names_what_is_missing() -> None:
+async def test_C16_readyz_names_what_is_missing() -> None:
     async with served(build(gateway_state(backend_state(health="down", pace=None)))) as url:
         status, body, _ = await fetch(url, "/readyz")
     assert status == 503
@@ -48,7 +48,7 @@ async def test_c16_readyz_names_what_is_missing() -> None:
     assert body["reasons"] == ["no backend has answered yet", "backend gpu1 is down"]
 
 
-async def test_c09_readyz_is_degraded_when_some_backends_are_out() -> None:
+async def test_C09_readyz_is_degraded_when_some_backends_are_out() -> None:
     state = gateway_state(backend_state("gpu1"), backend_state("gpu2", health="open"))
     async with served(build(state)) as url:
         status, body, _ = await fetch(url, "/readyz")
@@ -188,7 +188,7 @@ async def test_state_shows_no_credentials() -> None:
     assert backend["url"] == "https://gpu1:8000/base"
 
 
-async def test_c04_the_effective_configuration_is_shown() -> None:
+async def test_C04_the_effective_configuration_is_shown() -> None:
     async with served(build()) as url:
         status, body, _ = await fetch(url, "/config")
     assert status == 200

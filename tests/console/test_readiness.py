@@ -27,12 +27,12 @@ def test_ready_when_all_backends_are_up() -> None:
     assert World("up", "up").check() == Readiness(ready=True, degraded=False, reasons=())
 
 
-def test_c16_ready_and_degraded_with_one_of_two_down() -> None:
+def test_C16_ready_and_degraded_with_one_of_two_down() -> None:
     found = World("up", "down").check()
     assert found == Readiness(ready=True, degraded=True, reasons=("backend gpu1 is down",))
 
 
-def test_c16_not_ready_while_no_backend_was_ever_reachable_and_ready_when_one_comes() -> None:
+def test_C16_not_ready_while_no_backend_was_ever_reachable_and_ready_when_one_comes() -> None:
     world = World("down", "unknown")
     found = world.check()
     assert not found.ready
@@ -42,7 +42,7 @@ def test_c16_not_ready_while_no_backend_was_ever_reachable_and_ready_when_one_co
 
 
 @pytest.mark.parametrize("health", ["down", "open", "half_open"])
-def test_c09_once_reached_it_stays_ready_though_every_backend_is_out(health: str) -> None:
+def test_C09_once_reached_it_stays_ready_though_every_backend_is_out(health: str) -> None:
     world = World("up", "up")
     assert world.check().ready
     world.become(health, health)
@@ -54,7 +54,7 @@ def test_c09_once_reached_it_stays_ready_though_every_backend_is_out(health: str
     assert world.check() == Readiness(ready=True, degraded=False, reasons=())
 
 
-def test_c09_a_backend_that_has_put_out_tokens_was_reached_whatever_its_probes_say() -> None:
+def test_C09_a_backend_that_has_put_out_tokens_was_reached_whatever_its_probes_say() -> None:
     found = World("down", pace=0.02).check()
     assert found.ready
     assert found.degraded

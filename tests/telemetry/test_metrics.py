@@ -43,7 +43,7 @@ def observed(*records: Record, **options: Any) -> Metrics:
 # --------------------------------------------------------------------------------------------------------------
 
 
-def test_m01_ten_thousand_clients_add_no_series() -> None:
+def test_M01_ten_thousand_clients_add_no_series() -> None:
     source = bounded(max_clients=5)
     for number in range(5):
         source.observe(record(ticket=asked(client=f"key:{number}")))
@@ -56,14 +56,14 @@ def test_m01_ten_thousand_clients_add_no_series() -> None:
     assert value(source, "gateway_client_requests_total", client="key:3", outcome="completed") == 1
 
 
-def test_m01_no_client_is_named_unless_the_operator_allows_it() -> None:
+def test_M01_no_client_is_named_unless_the_operator_allows_it() -> None:
     source = observed(record(), record(ticket=asked(client="someone@example.org")))
     assert value(source, "gateway_client_requests_total", client="other", outcome="completed") == 2
     assert len(scrape(source)["gateway_client_requests_total"]) == 1
 
 
 @pytest.mark.parametrize("outcome", [Outcome.CLIENT_ERROR, Outcome.REFUSED, Outcome.CLIENT_GONE, Outcome.BACKEND_ERROR])
-def test_m02_ten_thousand_mistyped_models_are_one_series(outcome: Outcome) -> None:
+def test_M02_ten_thousand_mistyped_models_are_one_series(outcome: Outcome) -> None:
     source = observed(record(), record(ticket=asked("mistyped"), outcome=outcome, status=404, usage=None))
     before = series(source)
     for number in range(10_000):
@@ -73,7 +73,7 @@ def test_m02_ten_thousand_mistyped_models_are_one_series(outcome: Outcome) -> No
     assert value(source, "gateway_requests_total", **labels) == 10_001
 
 
-def test_m02_made_up_models_do_not_take_the_place_of_real_ones() -> None:
+def test_M02_made_up_models_do_not_take_the_place_of_real_ones() -> None:
     source = bounded(max_models=2)
     for number in range(100):
         source.observe(record(ticket=asked(f"typo-{number}"), outcome=Outcome.CLIENT_ERROR, status=404))
@@ -83,7 +83,7 @@ def test_m02_made_up_models_do_not_take_the_place_of_real_ones() -> None:
     assert value(source, "gateway_requests_total", model="real", route="chat", code="429", outcome="refused") == 1
 
 
-def test_m02_an_engine_that_serves_any_name_is_bounded_by_the_cap() -> None:
+def test_M02_an_engine_that_serves_any_name_is_bounded_by_the_cap() -> None:
     source = bounded(max_models=3, models=("configured",))
     for number in range(1000):
         source.observe(record(ticket=asked(f"alias-{number}")))
@@ -105,7 +105,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_m04_odd_values_are_cut_and_cleaned_and_the_text_still_parses(odd: str) -> None:
+def test_M04_odd_values_are_cut_and_cleaned_and_the_text_still_parses(odd: str) -> None:
     source = bounded(max_clients=9)
     source.observe(record(ticket=asked(odd, client=odd), lane="short"))
     samples = scrape(source)
@@ -117,7 +117,7 @@ def test_m04_odd_values_are_cut_and_cleaned_and_the_text_still_parses(odd: str) 
     assert 0 < len(model) <= 100
 
 
-def test_m04_no_header_reaches_a_label_and_everything_varied_at_once_stays_bounded() -> None:
+def test_M04_no_header_reaches_a_label_and_everything_varied_at_once_stays_bounded() -> None:
     source = bounded(max_models=4, max_clients=4)
 
     def storm(numbers: range) -> None:
@@ -132,7 +132,7 @@ def test_m04_no_header_reaches_a_label_and_everything_varied_at_once_stays_bound
     assert series(source) == before
 
 
-def test_m04_a_status_outside_http_is_other() -> None:
+def test_M04_a_status_outside_http_is_other() -> None:
     source = observed(record(status=999), record(status=0), record(status=599))
     codes = {dict(labels)["code"] for labels in scrape(source)["gateway_requests_total"]}
     assert codes == {"other", "0", "599"}
@@ -144,7 +144,7 @@ def test_m04_a_status_outside_http_is_other() -> None:
 
 
 @pytest.mark.parametrize("label", ["chat", "completions", "responses", "messages"])
-def test_m06_time_to_first_token_is_not_the_duration_on_any_route(label: str) -> None:
+def test_M06_time_to_first_token_is_not_the_duration_on_any_route(label: str) -> None:
     source = observed(record(route=Route(label, Access.ADMIT), timeline=timeline(backend_ttft=0.3, gap=1.0, events=11)))
     first = value(source, "gateway_time_to_first_token_seconds_sum", model="qwen3-8b", class_="short")
     whole = value(source, "gateway_request_duration_seconds_sum", model="qwen3-8b", outcome="completed")
@@ -152,7 +152,7 @@ def test_m06_time_to_first_token_is_not_the_duration_on_any_route(label: str) ->
     assert whole == pytest.approx(10.304)
 
 
-def test_m06_an_answer_that_is_not_streamed_has_no_figures_of_speed() -> None:
+def test_M06_an_answer_that_is_not_streamed_has_no_figures_of_speed() -> None:
     source = observed(record(ticket=asked(stream=False), timeline=timeline(events=1)))
     samples = scrape(source)
     for name in ("time_to_first_token", "backend_time_to_first_token", "inter_token_latency", "time_per_output_token"):
@@ -160,7 +160,7 @@ def test_m06_an_answer_that_is_not_streamed_has_no_figures_of_speed() -> None:
     assert value(source, "gateway_request_duration_seconds_count", model="qwen3-8b", outcome="completed") == 1
 
 
-def test_m07_queue_and_backend_and_client_each_have_their_figure() -> None:
+def test_M07_queue_and_backend_and_client_each_have_their_figure() -> None:
     source = observed(record(lane="long", timeline=timeline(queued=30.0, backend_ttft=1.0)))
     assert value(source, "gateway_queue_wait_seconds_sum", class_="long", outcome="admitted") == pytest.approx(30.0)
     assert value(source, "gateway_backend_time_to_first_token_seconds_sum", backend="gpu1") == pytest.approx(1.0)
@@ -168,14 +168,14 @@ def test_m07_queue_and_backend_and_client_each_have_their_figure() -> None:
     assert client == pytest.approx(31.003)
 
 
-def test_m12_waits_of_a_few_milliseconds_can_be_told_apart() -> None:
+def test_M12_waits_of_a_few_milliseconds_can_be_told_apart() -> None:
     waits = (0.0004, 0.0008, 0.004, 0.009, 0.02, 0.04)
     source = observed(*(record(timeline=timeline(queued=wait)) for wait in waits))
     counts = buckets(source, "gateway_queue_wait_seconds", class_="short", outcome="admitted")
     assert [counts[le] for le in ("0.0005", "0.001", "0.005", "0.01", "0.025", "0.05")] == [1, 2, 3, 4, 5, 6]
 
 
-def test_m12_buckets_are_settable() -> None:
+def test_M12_buckets_are_settable() -> None:
     name = "gateway_time_to_first_token_seconds"
     source = bounded(buckets={name: (0.2, 0.4)})
     source.observe(record(timeline=timeline(backend_ttft=0.3)))
@@ -193,7 +193,7 @@ def test_m12_buckets_are_settable() -> None:
         ({"gateway_overhead_seconds": (0.1, float("inf"))}, "expected rising"),
     ],
 )
-def test_m12_wrong_buckets_are_refused_by_name(wrong: dict[str, tuple[float, ...]], told: str) -> None:
+def test_M12_wrong_buckets_are_refused_by_name(wrong: dict[str, tuple[float, ...]], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         MetricsConfig(buckets=wrong)
 
@@ -339,7 +339,7 @@ def test_a_request_that_names_no_model() -> None:
     assert value(source, "gateway_output_tokens_total", model="none", source="usage") == 11
 
 
-def test_m10_the_backends_own_counts_win_over_the_estimate() -> None:
+def test_M10_the_backends_own_counts_win_over_the_estimate() -> None:
     source = observed(record(usage=Usage(3263, 15)))
     assert value(source, "gateway_prompt_tokens_total", model="qwen3-8b", source="usage") == 3263
     assert value(source, "gateway_output_tokens_total", model="qwen3-8b", source="usage") == 15
@@ -356,7 +356,7 @@ def test_the_error_of_the_estimate_is_told_where_the_backend_says_what_it_was() 
     assert value(source, "gateway_estimate_error_ratio_sum", tokens="output") == pytest.approx(abs(200 - 160) / 160)
 
 
-def test_m10_without_usage_the_fallback_is_marked() -> None:
+def test_M10_without_usage_the_fallback_is_marked() -> None:
     source = observed(
         record(usage=None),
         record(usage=None, ticket=asked(stream=False)),
@@ -367,26 +367,26 @@ def test_m10_without_usage_the_fallback_is_marked() -> None:
     assert value(source, "gateway_output_tokens_total", model="qwen3-8b", source="estimate") == 200
 
 
-def test_m10_what_was_never_answered_has_no_tokens() -> None:
+def test_M10_what_was_never_answered_has_no_tokens() -> None:
     source = observed(refused(reason=Reason.QUEUE_FULL))
     assert "gateway_prompt_tokens_total" not in scrape(source)
     assert "gateway_output_tokens_total" not in scrape(source)
 
 
-def test_m10_what_a_client_did_not_wait_for_was_still_put_out() -> None:
+def test_M10_what_a_client_did_not_wait_for_was_still_put_out() -> None:
     source = observed(record(), record(outcome=Outcome.CLIENT_GONE, usage=None))
     assert value(source, "gateway_output_tokens_total", model="qwen3-8b", source="chunks") == 11
 
 
 @pytest.mark.parametrize("nonsense", [-1, 10**400], ids=["negative", "huge"])
-def test_m10_a_count_that_cannot_be_is_not_believed(nonsense: int) -> None:
+def test_M10_a_count_that_cannot_be_is_not_believed(nonsense: int) -> None:
     source = observed(record(usage=Usage(nonsense, nonsense)))
     assert value(source, "gateway_prompt_tokens_total", model="qwen3-8b", source="estimate") == 100
     assert value(source, "gateway_output_tokens_total", model="qwen3-8b", source="chunks") == 11
     assert value(source, "gateway_time_per_output_token_seconds_sum", model="qwen3-8b") == pytest.approx(0.02)
 
 
-def test_m18_when_traffic_stops_everything_stands_still() -> None:
+def test_M18_when_traffic_stops_everything_stands_still() -> None:
     source = observed(record(), refused(reason=Reason.QUEUE_FULL, retry_after=2.0))
     first, second = scrape(source), scrape(source)
     assert first == second
@@ -487,7 +487,7 @@ def test_several_backends_each_have_their_series() -> None:
     assert samples["gateway_inflight_requests"] == {frozenset({("backend", "a")}): 1, frozenset({("backend", "b_")}): 2}
 
 
-def test_m04_names_of_the_configuration_are_cut_too() -> None:
+def test_M04_names_of_the_configuration_are_cut_too() -> None:
     samples = scrape(metrics(gateway_state(backend_state("g" * 5000))))
     assert samples["gateway_inflight_requests"] == {frozenset({("backend", "g" * 100)}): 7}
 
@@ -498,7 +498,7 @@ def test_retries_that_were_never_seen_exist_at_zero() -> None:
     assert len(scrape(source)["gateway_retry_arrivals_total"]) == 2
 
 
-def test_c04_the_effective_limits_and_the_configuration_can_be_seen() -> None:
+def test_C04_the_effective_limits_and_the_configuration_can_be_seen() -> None:
     source = metrics(gateway_state(backend_state(limit=32.0)))
     assert value(source, "gateway_config_info", hash="c0ffee") == 1
     assert value(source, "gateway_build_info", version="1.2.3") == 1

@@ -170,7 +170,7 @@ def test_only_completed_streams_have_a_speed(collector: Collector) -> None:
     assert "gen_ai.server.time_per_output_token" not in found  # of one token there is no pace
 
 
-def test_m02_made_up_model_names_make_no_series(collector: Collector) -> None:
+def test_M02_made_up_model_names_make_no_series(collector: Collector) -> None:
     made_up = [
         record(ticket=asked(f"no-such-{number}"), outcome=Outcome.CLIENT_ERROR, status=404) for number in range(50)
     ]
