@@ -549,10 +549,14 @@ async def test_S04_an_absolute_target_without_a_path_is_the_root(backend: StartB
         assert engine.requests[0].target == absolute.replace("http://elsewhere", "/")
 
 
-async def test_server_timing_of_a_whole_answer(backend: StartBackend) -> None:
+@pytest.mark.parametrize(
+    "path",
+    ["chat/completions", "completions", "responses", "messages", "embeddings", "rerank", "score", "audio/translations"],
+)
+async def test_M19_server_timing_of_a_whole_answer_on_every_api(backend: StartBackend, path: str) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
-        answer = await house.ask(request(body=CHAT))
+        answer = await house.ask(request(target=f"/v1/{path}", body=CHAT))
         names = [part.split(";dur=")[0] for part in (answer.get("Server-Timing") or "").split(", ")]
         assert names == ["queue", "ttft", "total"]
         assert all(float(part.split("=")[1]) >= 0 for part in (answer.get("Server-Timing") or "").split(", "))

@@ -42,7 +42,7 @@ def streamed(*parts: bytes) -> Script:
         (event("a") + event("b")[:9], event("b")[9:], COUNTS + DONE[:4], DONE[4:]),
     ],
 )
-async def test_the_engine_is_asked_and_the_client_sees_nothing_of_it(
+async def test_M08_the_engine_is_asked_and_the_client_sees_nothing_of_it(
     backend: StartBackend, parts: tuple[bytes, ...]
 ) -> None:
     engine = await backend(streamed(*parts))
