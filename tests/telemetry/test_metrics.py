@@ -168,6 +168,24 @@ def test_M07_queue_and_backend_and_client_each_have_their_figure() -> None:
     assert client == pytest.approx(31.003)
 
 
+def test_M17_percentiles_and_the_split_tell_what_a_falling_mean_hides() -> None:
+    ttft = "gateway_time_to_first_token_seconds"
+    light = observed(*(record(timeline=timeline(backend_ttft=0.2)) for _ in range(100)))
+    quick = [record(timeline=timeline(backend_ttft=0.02)) for _ in range(90)]
+    stuck = [record(timeline=timeline(queued=1.3, backend_ttft=0.1)) for _ in range(10)]
+    loaded = observed(*quick, *stuck)
+
+    def mean(source: Metrics) -> float:
+        labels = {"model": "qwen3-8b", "class_": "short"}
+        return value(source, f"{ttft}_sum", **labels) / value(source, f"{ttft}_count", **labels)
+
+    assert mean(loaded) < mean(light)
+    assert buckets(light, ttft)["0.25"] == 100
+    assert buckets(loaded, ttft)["1.0"] == 90  # so P95 is above a second
+    assert buckets(loaded, "gateway_queue_wait_seconds", outcome="admitted")["1.0"] == 90  # where they waited
+    assert buckets(loaded, "gateway_backend_time_to_first_token_seconds")["0.25"] == 100  # and where they did not
+
+
 def test_M12_waits_of_a_few_milliseconds_can_be_told_apart() -> None:
     waits = (0.0004, 0.0008, 0.004, 0.009, 0.02, 0.04)
     source = observed(*(record(timeline=timeline(queued=wait)) for wait in waits))
