@@ -17,7 +17,7 @@ from typing import Final
 from gateway.dialects.base import EngineDialect, Plane, Probe
 from gateway.dialects.engines import AUTO, ENGINES, GENERIC
 from gateway.dialects.kinds import QUESTIONS, first_model, recognise, served_models
-from gateway.model import EngineState, Health
+from gateway.model import EngineState, Health, HintsUse
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fetch import Unanswered
 from gateway.proxy.gate import Gate
@@ -95,6 +95,7 @@ class Watch:
         self._ask_models_at = 0.0
         self._planes = Planes(upstream, config)
         self._hints = HintReader(self._planes)
+        self._told = HintsUse.UNKNOWN
         self._health = Health.UNKNOWN
         self._failures = 0
         self._successes = 0
@@ -142,8 +143,22 @@ class Watch:
         except OSError as error:
             self._fail(f"no connection: {str(error) or type(error).__name__}")
             return
+        self._tell_use()
         if hints is not None:
             self._gate.note_hints(self._name, hints)
+
+    def _tell_use(self) -> None:
+        """Say once that gauges are missed, and once that they are back: serving goes on without them."""
+        use = self._hints.use
+        if use is self._told:
+            return
+        if use is HintsUse.USED:
+            _log.info("backend %s: its gauges are heeded", self._name)
+        elif use is not HintsUse.UNKNOWN:
+            _log.warning(
+                "backend %s: its gauges are %s; its limit rests on what the gateway measures", self._name, use.value
+            )
+        self._told = use
 
     # -- whom we speak to -------------------------------------------------------------------------------------------
 

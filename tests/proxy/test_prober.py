@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 import pytest
 
-from gateway.model import Backend, Health
+from gateway.model import Backend, Health, HintsUse
 from gateway.proxy.config import ProbeConfig
 from gateway.proxy.gate import Gate
 from gateway.proxy.prober import Prober, Watch
@@ -132,6 +133,21 @@ async def test_F39_gauges_that_fail_say_nothing(engine: ScriptedBackend) -> None
     engine.probe_script = mute
     await probing.probe()
     assert probing.controller.hints["a"] == []
+
+
+async def test_M21_gauges_that_are_not_there_are_missed_once_and_aloud(
+    engine: ScriptedBackend, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def no_metrics(peer: Peer, message: Message) -> None:
+        await peer.send(reply(b"", "404 Not Found" if message.target == "/metrics" else "200 OK", ()))
+
+    engine.probe_script = no_metrics
+    probing = Probing(engine.url)
+    with caplog.at_level(logging.INFO, "gateway.proxy.prober"):
+        assert await probing.probe(5) == [Health.UP]
+    told = [record.message for record in caplog.records if "gauges" in record.message]
+    assert told == ["backend a: its gauges are absent; its limit rests on what the gateway measures"]
+    assert probing.watch.state.hints_use is HintsUse.ABSENT
 
 
 async def test_gauges_without_end_are_given_up(engine: ScriptedBackend) -> None:
