@@ -14,6 +14,8 @@ from gateway.admission.window import Running, Window
 from gateway.model import Outcome, Permit, Usage, Verdict
 from tests.admission.machine import BACKENDS, AdmissionMachine
 
+pytestmark = pytest.mark.timeout(300)  # how long a search takes is a matter of luck
+
 
 def test_whatever_happens_the_books_balance() -> None:
     run_state_machine_as_test(
