@@ -37,24 +37,29 @@ MODELS: Final = 20  # told apart on one backend
 OTHERS: Final = "other"
 UNCLAIMED: Final = 100_000  # ended requests whose record is still to come
 _PERCENTS: Final = (95.0, 99.0)
-_ALONE: Final = 4  # requests in flight that are few
-_FEW: Final = 5
+_FEW: Final = 5  # answers
 
 
 class Answer(NamedTuple):
-    """One completed request. Seconds after its permit; ``ttft`` and ``tpot`` are NaN where there is none.
-
-    ``context`` are its prompt and output tokens.
-    """
+    """One completed request. Seconds after its permit; ``ttft`` and ``tpot`` are NaN where there is none."""
 
     at: float
     latency: float
     ttft: float
     tpot: float
     tokens: float
-    context: float
     lane: float
     model: float
+
+
+class Life(NamedTuple):
+    """What a request lived through, in the mean over its time: requests in flight, and the KV tokens they were to hold.
+
+    The tokens are as admission predicts them.
+    """
+
+    level: float
+    tokens: float
 
 
 class Span(NamedTuple):
@@ -126,12 +131,15 @@ class _Meter:
 
     def __init__(self, age: float) -> None:
         self.running = 0
-        self.request_seconds = 0.0  # sum of all lives so far
+        self.seconds = Life(0.0, 0.0)  # request-seconds and token-seconds so far
+        self._tokens = 0
         self.rungs: dict[int, _Rung] = {}
         self.models: dict[str, int] = {}
         self.lanes: dict[str, int] = {}
         self.paces = PaceLog()
         self.silence: float | None = None  # about the longest that a request came back from
+        self._heard = 0  # output events when they last had grown
+        self._unheard = 0.0  # seconds of work since, up to the last change
         self._age = age
         self._changed = 0.0
         self._events = self._counted = 1.0  # output events, and tokens reported for them
@@ -142,25 +150,40 @@ class _Meter:
         self._seconds = self._area = self._squares = self._whole = 0.0
         self._answers = 0
 
-    def grow(self, outputs: int, now: float) -> None:
-        """One more is in flight."""
+    def _listen(self, outputs: int, *, answered: bool, now: float) -> None:
+        if answered or outputs > self._heard:
+            self._heard, self._unheard = outputs, 0.0
+        elif self.running:
+            self._unheard += now - self._changed
+
+    def unheard(self, silence: float, now: float) -> float:
+        """See ``Curves``."""
+        since = now - self._changed
+        return silence if silence < since or not self.running else self._unheard + since
+
+    def grow(self, tokens: int, outputs: int, now: float) -> None:
+        """One more is in flight, predicted to hold ``tokens``."""
+        self._listen(outputs, answered=False, now=now)
         worked = now if self.running else self._changed  # until then
         self._pass(now)
         if self._seconds >= SPAN:
             self._end_span(outputs, worked)
         self.running += 1
+        self._tokens += tokens
 
-    def shrink(self, *, answered: bool, now: float) -> None:
+    def shrink(self, tokens: int, outputs: int, *, answered: bool, now: float) -> None:
         """One less is in flight."""
+        self._listen(outputs, answered=answered, now=now)
         self._pass(now)
         self.running -= 1
+        self._tokens -= tokens
         self._answers += answered
 
     def _pass(self, now: float) -> None:
         if self.running:
             seconds = now - self._changed
             area = self.running * seconds
-            self.request_seconds += area
+            self.seconds = Life(self.seconds.level + area, self.seconds.tokens + self._tokens * seconds)
             self._seconds += seconds
             self._area += area
             self._squares += self.running * area
@@ -185,10 +208,10 @@ class _Meter:
             found.seen = now
         return found
 
-    def answer(self, level: float, record: Record, now: float, latency: float) -> None:
-        """Take a completed request that lived through ``level``."""
+    def answer(self, life: Life, record: Record, now: float, latency: float) -> None:
+        """Take a completed request that lived through ``life``."""
         ttft, tpot = nan, nan
-        prompt, tokens = self._tokens(record)
+        tokens = self._output(record)
         timeline = record.timeline
         whole = timeline.first_output is None
         if whole:
@@ -197,40 +220,32 @@ class _Meter:
             ttft, tpot = _speed(timeline, tokens, now - latency)
         if whole or tokens > 1:
             pace = latency / max(1, tokens) if whole else tpot
-            self.paces.note(_lowest(level), now, pace, prompt + tokens, whole=whole)
+            self.paces.note(life.level, now, pace, life.tokens / life.level, whole=whole)
         silent = latency if whole else ttft
         self.silence = silent if self.silence is None else max(silent, 0.999 * self.silence)
-        found = self._rung(level, now)
+        found = self._rung(life.level, now)
         lane = _code(self.lanes, record.lane or "")
         model = _code(self.models, record.ticket.shape.model or "" if record.ticket else "")
-        found.answers.add(now, latency, ttft, tpot, tokens, prompt + tokens, lane, model)
+        found.answers.add(now, latency, ttft, tpot, tokens, lane, model)
         found.seen = now
 
-    def _tokens(self, record: Record) -> tuple[int, int]:
-        """Prompt and output tokens, as reported, else counted or estimated."""
+    def _output(self, record: Record) -> int:
+        """Output tokens as reported, else counted or estimated."""
         usage, ticket, events = record.usage, record.ticket, record.timeline.output_events
-        prompt = usage.prompt_tokens if usage else None
         tokens = usage.completion_tokens if usage else None
-        if tokens is not None and events:  # an event may bring several tokens
-            self._events = 0.99 * self._events + events
-            self._counted = 0.99 * self._counted + tokens
-        if prompt is None:
-            prompt = ticket.work.prompt_tokens if ticket else 0
         if tokens is None:
             generates = ticket is not None and ticket.shape.generates
-            tokens = events or (ticket.work.output_tokens if ticket and generates else 0)
-        return prompt, tokens
+            return events or (ticket.work.output_tokens if ticket and generates else 0)
+        if events:  # an event may bring several tokens
+            self._events = 0.99 * self._events + events
+            self._counted = 0.99 * self._counted + tokens
+        return tokens
 
 
 def _speed(timeline: Timeline, tokens: int, admitted: float) -> tuple[float, float]:
     """TTFT from the permit on, and TPOT."""
     first, last = timeline.first_output or admitted, timeline.last_output or admitted
     return first - admitted, (last - first) / (tokens - 1) if tokens > 1 else nan
-
-
-def _lowest(level: float) -> int:
-    """The lowest level of the rung that ``level`` is in."""
-    return bounds(rung(max(1, round(level)), FINE), FINE)[0]
 
 
 def _code(known: dict[str, int], name: str) -> int:
@@ -251,8 +266,8 @@ class Curves:
     def __init__(self, age: float) -> None:
         self._age = age
         self._meters: dict[str, _Meter] = {}
-        self._begun: dict[int, float] = {}  # by permit: the backend's request-seconds then
-        self._levels: dict[int, float] = {}  # by ticket: the level that it lived through
+        self._begun: dict[int, Life] = {}  # by permit: the backend's sums then
+        self._lives: dict[int, Life] = {}  # by ticket, until its record comes
 
     # -- learning ---------------------------------------------------------------------------------------------------
 
@@ -263,30 +278,33 @@ class Curves:
         meter = self._meters.get(permit.backend)
         if meter is None:
             meter = self._meters[permit.backend] = _Meter(self._age)
-        meter.grow(outputs, permit.granted_at)
-        self._begun[permit.id] = meter.request_seconds
+        meter.grow(permit.ticket.work.tokens, outputs, permit.granted_at)
+        self._begun[permit.id] = meter.seconds
 
     def settled(self, permit: Permit, outcome: Outcome, outputs: int, now: float) -> None:
         """Take a permit that is over."""
-        del outputs
         if permit.ticket.shape.session:
             return
         meter = self._meters[permit.backend]
-        meter.shrink(answered=outcome is Outcome.COMPLETED, now=now)
-        lived, life = meter.request_seconds - self._begun.pop(permit.id), now - permit.granted_at
-        self._levels[permit.ticket.id] = lived / life if life > 0 else 1.0
-        if len(self._levels) > UNCLAIMED:
-            del self._levels[next(iter(self._levels))]
+        tokens = permit.ticket.work.tokens
+        meter.shrink(tokens, outputs, answered=outcome is Outcome.COMPLETED, now=now)
+        began, ended, seconds = self._begun.pop(permit.id), meter.seconds, now - permit.granted_at
+        life = Life(1.0, tokens)
+        if seconds > 0:
+            life = Life((ended.level - began.level) / seconds, (ended.tokens - began.tokens) / seconds)
+        self._lives[permit.ticket.id] = life
+        if len(self._lives) > UNCLAIMED:
+            del self._lives[next(iter(self._lives))]
 
     def observe(self, record: Record) -> None:
         """Take a finished request; its latency counts where it was completed."""
-        level = self._levels.pop(record.ticket.id, None) if record.ticket else None
+        life = self._lives.pop(record.ticket.id, None) if record.ticket else None
         timeline = record.timeline
-        if level is None or record.outcome is not Outcome.COMPLETED or record.backend is None:
+        if life is None or record.outcome is not Outcome.COMPLETED or record.backend is None:
             return
         if timeline.admitted is not None and timeline.finished is not None:
             ended = timeline.finished if timeline.last_output is None else timeline.last_output
-            self._meters[record.backend].answer(level, record, ended, ended - timeline.admitted)
+            self._meters[record.backend].answer(life, record, ended, ended - timeline.admitted)
 
     # -- telling ----------------------------------------------------------------------------------------------------
 
@@ -317,12 +335,25 @@ class Curves:
             if found is not None:
                 yield found
 
-    def first_token_alone(self, backend: str, now: float) -> float | None:
-        """Median TTFT of ``backend`` with few requests in flight; None before there were enough of them."""
+    def first_token_alone(self, backend: str, now: float) -> tuple[float, int] | None:
+        """Median TTFT of ``backend`` at the lowest levels, and the highest of these; None before there were enough."""
         rungs = self._meters[backend].rungs if backend in self._meters else {}
-        rows = [row for index in range(_ALONE) if index in rungs for row in rungs[index].answers.since(now - self._age)]
-        times = [answer.ttft for answer in map(Answer._make, rows) if not isnan(answer.ttft)]
-        return median(times) if len(times) >= _FEW else None
+        times: list[float] = []
+        for index in sorted(rungs):
+            rows = map(Answer._make, rungs[index].answers.since(now - self._age))
+            times += [answer.ttft for answer in rows if not isnan(answer.ttft)]
+            if len(times) >= _FEW:
+                return median(times), bounds(index, FINE)[1]
+        return None
+
+    def unheard(self, backend: str, silence: float, now: float) -> float:
+        """Seconds for which ``backend`` has had work and nothing came of it.
+
+        ``silence``: since the last byte, or since the first request after an idle moment, as admission knows it. Where
+        its clients leave one after another, each such moment begins anew; here they add up.
+        """
+        meter = self._meters.get(backend)
+        return silence if meter is None else meter.unheard(silence, now)
 
     def longest_silence(self, backend: str) -> float | None:
         """About how long an answer of ``backend`` took to begin at most, in seconds; None before the first one."""

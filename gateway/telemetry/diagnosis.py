@@ -18,6 +18,7 @@ TOLERANCE: Final = 5.0  # times the unloaded pace, where there is no objective: 
 HEADROOM: Final = 0.85  # of a TPOT objective: the same
 
 SETTLED: Final = 30.0  # seconds: before, a limit that is still being found looks like a bottleneck
+SEARCHING: Final = 1.5  # times that a limit grew in the window without a cut: it is still being found
 CROWDED: Final = 0.02  # share of requests refused that is a complaint
 LATE: Final = 0.1  # the same of answers that missed an objective
 FEW: Final = 20  # requests that tell nothing
@@ -61,7 +62,8 @@ def unknown(facts: Facts) -> list[str]:
 def _engine(facts: Facts, backend: BackendFacts, *, storm: bool) -> list[Finding]:
     """What ails a living engine; where nothing does, what holds it back."""
     ailing = _first(_AILING, facts, backend) or _all(_AILING_TOO, facts, backend)
-    return ailing if ailing or storm or facts.looked < SETTLED else _first(_BOTTLENECKS, facts, backend)
+    searching = facts.looked < SETTLED or (backend.growth >= SEARCHING and not backend.cuts)
+    return ailing if ailing or storm or searching else _first(_BOTTLENECKS, facts, backend)
 
 
 def _first(rules: _Rules, facts: Facts, backend: BackendFacts) -> list[Finding]:
@@ -135,11 +137,11 @@ def _hung(_: Facts, backend: BackendFacts) -> Evidence:
     """In flight, no bytes, and its health says nothing."""
     state, longest = backend.state, backend.longest_silence
     least = 30.0 if longest is None else max(15.0, 2.0 * longest)
-    if not state.running or state.silence < least or state.health == "down":
+    if not state.running or backend.unheard < least or state.health == "down":
         return []
     usual = "" if longest is None else f"; lately the longest that it came back from was {_time(longest)}"
     return [
-        f"{state.running} requests are in flight, and no byte of any came for {state.silence:.0f} s{usual}.",
+        f"{state.running} requests are in flight, and no byte of any came for {backend.unheard:.0f} s{usual}.",
         f"Its health is {state.health}: a health check asks an engine's front end, not what stands behind it.",
     ]
 
@@ -296,7 +298,7 @@ def _front_end(facts: Facts, backend: BackendFacts) -> Evidence:
     if not room or slower < 1.5:  # noqa: PLR2004 - less is the step under way that a request waits for
         return []
     known = gauges.running + (gauges.waiting or 0.0)
-    times = f"{_time(backend.ttft)} in the median, {_time(backend.ttft_alone)} with few in flight"
+    times = f"{_time(backend.ttft)} in the median, {_time(backend.ttft_alone)} with half as many in flight or fewer"
     told = [f"The first token took {times}, and those that run are as fast as in an engine with room."]
     if gauges.contradicted or gauges.inflight - known >= max(2.0, 0.3 * gauges.inflight):
         inside = f"{gauges.inflight:.0f} requests were in flight in the mean; its scheduler knew of {known:.0f}"

@@ -78,9 +78,12 @@ class BackendFacts:
     unstarted: float
     full: float  # share of looks at which its limit was reached
     held: float  # share at which its token limit left places of the other empty
+    growth: float  # the limit now over that at the first look
     moves: int  # changes of the limit
-    standing: int  # of those, cuts because requests stood before their first token
+    cuts: int  # of those, downwards
+    standing: int  # of those, because requests stood before their first token
     pace: float | None
+    unheard: float  # seconds for which it had work and nothing came of it, up to now
     longest_silence: float | None  # that a request of it came back from
     gauges: Gauges | None  # None: none that are fresh
     answers: int
@@ -88,7 +91,7 @@ class BackendFacts:
     prompt_rate: float  # what it had to compute: without what its cache had
     output_rate: float
     ttft: float | None  # median, from the engine's side
-    ttft_alone: float | None  # the same with few in flight
+    ttft_alone: float | None  # the same with half as many in flight, or fewer
     stalls: Stalls
     beside: Beside | None
     slowdown: Slowdown | None
@@ -238,15 +241,19 @@ class FactSheet:
         paces = [each.pace for each in looks if each.pace is not None]
         times = [stream.first - stream.sent for stream in sheet.streams]
         pace = fmean(paces) if paces else None
+        running, alone = fmean(each.running for each in looks), curves.first_token_alone(name, self._now)
         return BackendFacts(
             state=state,
-            running=fmean(each.running for each in looks),
+            running=running,
             unstarted=fmean(each.unstarted for each in looks),
             full=_share(looks, _is_full),
             held=_share(looks, _is_held),
-            moves=sum(state.limit_changes.values()) - sum(looks[0].limit_changes.values()),
+            growth=state.limit / looks[0].limit,
+            moves=_changes(state) - _changes(looks[0]),
+            cuts=_changes(state, "down") - _changes(looks[0], "down"),
             standing=state.limit_changes.get(_STANDING, 0) - looks[0].limit_changes.get(_STANDING, 0),
             pace=pace,
+            unheard=curves.unheard(name, state.silence, self._now),
             longest_silence=curves.longest_silence(name),
             gauges=_gauges(looks),
             answers=sheet.answers,
@@ -254,7 +261,7 @@ class FactSheet:
             prompt_rate=sheet.prompt / self._seconds,
             output_rate=sheet.output / self._seconds,
             ttft=median(times) if times else None,
-            ttft_alone=curves.first_token_alone(name, self._now),
+            ttft_alone=alone[0] if alone is not None and alone[1] <= 0.5 * running else None,
             stalls=_stalls(sheet, 8.0 * (pace or 0.0)),
             beside=_beside(sheet.streams, self._state.lanes[0].name if self._state.lanes else None),
             slowdown=curves.slowdown(name, self._now, state.pace_base),
@@ -263,6 +270,10 @@ class FactSheet:
 
 def _of(state: GatewayState, name: str) -> BackendState | None:
     return next((each for each in state.backends if each.name == name), None)
+
+
+def _changes(state: BackendState, wanted: str = "") -> int:
+    return sum(count for (direction, _), count in state.limit_changes.items() if wanted in {"", direction})
 
 
 def _share(looks: Sequence[BackendState], so: Callable[[BackendState], bool]) -> float:

@@ -83,7 +83,8 @@ def _probe(front: Observed, node: Node, each: Engineered) -> None:
     """As the prober does: health is that of a front end, which lives on when its engine hangs."""
     engine = node.engine
     now = front._world.now
-    front.controller.note_health(node.name, Health.UP if now < each.sick_from else Health.DOWN, now)
+    health = Health.UP if now < each.sick_from else Health.DOWN
+    front._apply(front.controller.note_health(node.name, health, now))
     if each.gauges and now < each.sick_from:
         capacity = engine.profile.kv_tokens
         usage = engine.kv_tokens / capacity

@@ -419,9 +419,9 @@ def test_a_life_of_no_length_was_spent_alone() -> None:
     hand = Hand()
     hand.begin(0.0)
     done = hand.end(hand.begin(5.0), 5.0, tokens=0)
-    assert hand.curves._levels == {2: 1.0}
+    assert hand.curves._lives == {2: (1.0, 300)}
     hand.curves.observe(done)
-    assert hand.curves._levels == {}
+    assert hand.curves._lives == {}
 
 
 def test_what_nobody_claims_is_forgotten_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -429,12 +429,12 @@ def test_what_nobody_claims_is_forgotten_at_last(monkeypatch: pytest.MonkeyPatch
     hand = Hand()
     for start in range(50):
         hand.end(hand.begin(start), start + 1.0)
-    assert len(hand.curves._levels) == 10
+    assert len(hand.curves._lives) == 10
 
 
 # ----------------------------------------------------------------------------------------------- objectives, and alone
 
-ANSWER = Answer(0.0, latency=2.0, ttft=0.5, tpot=0.05, tokens=31.0, context=131.0, lane=0, model=0)
+ANSWER = Answer(0.0, latency=2.0, ttft=0.5, tpot=0.05, tokens=31.0, lane=0, model=0)
 
 
 @pytest.mark.parametrize(
@@ -463,22 +463,51 @@ def test_the_share_in_time_is_told_where_there_are_objectives() -> None:
     assert hand.levels(20.0, Objectives(tpot=0.07))[1].in_objective == 0.75
 
 
-def test_the_first_token_alone_and_the_longest_silence() -> None:
+def test_the_first_token_at_the_lowest_levels() -> None:
     hand = Hand()
     assert hand.curves.first_token_alone("a", 0.0) is None
-    assert hand.curves.longest_silence("a") is None
-    assert hand.curves.slowdown("a", 0.0, None) is None
     for start in range(4):
         hand.serve(start, start + 1.0)
     assert hand.curves.first_token_alone("a", 4.0) is None  # too few to tell
-    hand.serve(4.0, 5.0)
-    hand.serve(5.0, 8.0)
-    assert hand.curves.first_token_alone("a", 8.0) == pytest.approx(0.1)
+    for start in range(4, 8, 2):
+        pair = [hand.begin(start), hand.begin(start)]
+        for each in pair:
+            hand.curves.observe(hand.end(each, start + 2.0))
+    alone = hand.curves.first_token_alone("a", 8.0)
+    assert alone is not None
+    assert (round(alone[0], 3), alone[1]) == (0.15, 2)  # four of 0.1 and four of 0.2
+    assert hand.curves.first_token_alone("a", 8.0 + 2 * DAY) is None
+
+
+def test_the_longest_silence() -> None:
+    hand = Hand()
+    assert hand.curves.longest_silence("a") is None
+    assert hand.curves.slowdown("a", 0.0, None) is None
+    hand.serve(0.0, 3.0)
     assert hand.curves.longest_silence("a") == pytest.approx(0.3)
     hand.curves.observe(replace(hand.end(hand.begin(8.0), 18.0, tokens=0), usage=None))  # in one piece
     assert hand.curves.longest_silence("a") == pytest.approx(10.0)
     hand.serve(18.0, 19.0)
     assert 9.9 < (hand.curves.longest_silence("a") or 0.0) < 10.0  # it fades
+
+
+def test_time_in_which_nothing_came_adds_up_over_clients_that_left() -> None:
+    """Each of them begins the silence anew where nobody else is in flight."""
+    hand = Hand()
+    assert hand.curves.unheard("a", 7.0, 100.0) == 7.0  # nothing is known of it yet
+    hand.serve(0.0, 1.0)
+    for start in (100.0, 200.0, 300.0):
+        hand.end(hand.begin(start), start + 20.0, Outcome.CLIENT_GONE, tokens=0)
+    assert hand.curves.unheard("a", 0.0, 350.0) == 0.0  # it has no work
+    hand.begin(400.0)
+    assert hand.curves.unheard("a", 10.0, 410.0) == pytest.approx(70.0)
+    assert hand.curves.unheard("a", 0.5, 410.0) == 0.5  # bytes came since
+    hand.serve(410.0, 411.0)
+    hand.begin(420.0)
+    assert hand.curves.unheard("a", 5.0, 425.0) == pytest.approx(14.0)  # since the answer at 411
+    hand.outputs += 1
+    hand.begin(430.0)
+    assert hand.curves.unheard("a", 5.0, 435.0) == pytest.approx(5.0)
 
 
 def test_a_slower_engine_is_told_by_its_paces() -> None:

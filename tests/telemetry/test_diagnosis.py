@@ -68,7 +68,7 @@ CASES: dict[str, tuple[Case, Cause, str | None]] = {
         Cause.KV_BOUND, "a",
     ),
     "a book read in one go": (
-        Case([LLAMA], [load("sharegpt", 4), Load("128k", "books", rates=((70.0, 0.1), (95.0, 0.0)))], until=135.0),
+        Case([LLAMA], [load("sharegpt", 4), Load("128k", "books", users=((70.0, 1.0),), think=1000.0)], until=130.0),
         Cause.LONG_STARVES_SHORT, "a",
     ),
     "a slow front end": (Case([faulty(per_request=0.25)], [load("sharegpt", 6)]), Cause.FRONT_END_BOUND, "a"),
@@ -85,7 +85,7 @@ CASES: dict[str, tuple[Case, Cause, str | None]] = {
     ),
     "stalls": (Case([faulty(stall=2.0, stall_every=15.0)], [load("sharegpt", 5)]), Cause.STALLS, "a"),
     "one long stall": (Case([faulty(stall=8.0, stall_every=70.0)], [load("sharegpt", 5)]), Cause.STALLS, "a"),
-    "wear": (Case([faulty(wear=0.2)], [load("sharegpt", 4)], until=330.0), Cause.SLOWING_DOWN, "a"),
+    "wear": (Case([faulty(wear=0.25)], [load("sharegpt", 4)], until=420.0), Cause.SLOWING_DOWN, "a"),
     "throttling": (
         Case([replace(QWEN, speeds=((280.0, 0.6),))], [load("sharegpt", 5)], until=420.0), Cause.SLOWING_DOWN, "a",
     ),

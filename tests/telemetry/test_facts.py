@@ -128,7 +128,14 @@ def test_shares_and_means_are_over_the_looks() -> None:
     found = backend((), *(gateway_state(backend_state(**each)) for each in changes))
     assert (found.running, found.unstarted, found.full, found.held) == (5.0, 2.0, 0.25, 0.5)
     assert found.pace == pytest.approx(0.04)
-    assert (found.moves, found.standing) == (3, 2)
+    assert (found.moves, found.cuts, found.standing, found.growth) == (3, 3, 2, 1.0)
+
+
+def test_changes_of_the_limit_are_told_apart_by_their_direction() -> None:
+    before = backend_state(limit=10.0, limit_changes={("up", "room"): 1, ("down", "pace"): 1})
+    after = backend_state(limit=15.0, limit_changes={("up", "room"): 4, ("down", "pace"): 2})
+    found = backend((), gateway_state(before), gateway_state(after))
+    assert (found.moves, found.cuts, found.standing, found.growth) == (4, 1, 0, 1.5)
 
 
 def test_a_backend_that_is_new_counts_from_when_it_came() -> None:

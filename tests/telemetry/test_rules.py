@@ -23,14 +23,17 @@ def one(**changes: Any) -> BackendFacts:
     fields = BackendFacts.__dataclass_fields__
     state = {name: changes.pop(name) for name in list(changes) if name not in fields}
     made = BackendFacts(
-        state=backend_state(**{"limit": 30.0, "limit_min": 1.0, "pace_base": 0.01, "silence": 0.0, **state}),
+        state=backend_state(**{"limit": 30.0, "limit_min": 1.0, "pace_base": 0.01, **state}),
         running=20.0,
         unstarted=0.5,
         full=0.0,
         held=0.0,
+        growth=1.0,
         moves=3,
+        cuts=1,
         standing=0,
         pace=0.03,
+        unheard=0.0,
         longest_silence=1.0,
         gauges=GAUGES,
         answers=300,
@@ -78,6 +81,9 @@ def test_a_full_engine_is_a_bottleneck_where_somebody_complains(changes: dict[st
 @pytest.mark.parametrize(
     ("changes", "wanted"),
     [
+        ({**FULL, "growth": 1.5, "cuts": 0}, []),  # the limit is still being found
+        ({**FULL, "growth": 1.5, "cuts": 1}, [Cause.AT_CAPACITY]),
+        ({**FULL, "growth": 1.4, "cuts": 0}, [Cause.AT_CAPACITY]),
         ({"full": 0.2}, []),  # others are refused: another engine's, or another model's
         ({**FULL, "prompt_rate": 3001.0}, [Cause.PREFILL_BOUND]),
         ({**FULL, "prompt_rate": 3000.0}, [Cause.AT_CAPACITY]),
@@ -213,12 +219,12 @@ def test_a_ttft_objective_says_what_short_requests_bear() -> None:
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"silence": 15.0}, True),
-        ({"silence": 14.9}, False),
-        ({"silence": 90.0, "longest_silence": 50.0}, False),  # long answers in one piece
-        ({"silence": 100.0, "longest_silence": 50.0}, True),
-        ({"silence": 30.0, "longest_silence": None}, True),
-        ({"silence": 29.0, "longest_silence": None}, False),
+        ({"unheard": 15.0}, True),
+        ({"unheard": 14.9}, False),
+        ({"unheard": 90.0, "longest_silence": 50.0}, False),  # long answers in one piece
+        ({"unheard": 100.0, "longest_silence": 50.0}, True),
+        ({"unheard": 30.0, "longest_silence": None}, True),
+        ({"unheard": 29.0, "longest_silence": None}, False),
     ],
 )
 def test_a_hung_engine(changes: dict[str, Any], found: bool) -> None:
@@ -260,7 +266,7 @@ def test_a_storm_is_named_alone_and_a_dead_engine_before_it() -> None:
     storm: dict[str, Any] = {**STORM, "early": 30, "crowded": 60}
     assert causes(one(**FULL), **storm) == [Cause.RETRY_STORM]
     assert causes(one(**FULL, slowdown=Slowdown(2.0, 0.1, 0.2)), **storm) == [Cause.RETRY_STORM, Cause.SLOWING_DOWN]
-    assert causes(one(silence=60.0), **storm) == [Cause.BACKEND_HUNG]
+    assert causes(one(unheard=60.0), **storm) == [Cause.BACKEND_HUNG]
 
 
 def client(name: str, **counts: Any) -> ClientCounts:
@@ -298,7 +304,7 @@ def test_the_gateway_s_own_lateness() -> None:
 
 def test_the_gravest_comes_first() -> None:
     worst = facts(
-        one(**FULL), one(name="gpu2", silence=60.0), clients=(client("a", paused=50.0), client("b")), **CROWDED
+        one(**FULL), one(name="gpu2", unheard=60.0), clients=(client("a", paused=50.0), client("b")), **CROWDED
     )
     assert [found.severity for found in diagnose(worst)] == [Severity.CRITICAL, Severity.WARNING, Severity.INFO]
 

@@ -5,13 +5,13 @@ import pytest
 from gateway.telemetry.wear import PaceLog, Slowdown
 
 
-def filled(*stretches: tuple[float, float, int, float], context: float = 300.0, whole: bool = False) -> PaceLog:
+def filled(*stretches: tuple[float, float, int, float], length: float = 300.0, whole: bool = False) -> PaceLog:
     """Each stretch: from and to which second, at which level, seconds a token; an answer a second."""
     log = PaceLog()
     for began, ended, level, pace in stretches:
         at = began
         while at < ended:
-            log.note(level, at, pace, context, whole=whole)
+            log.note(level, at, pace, length, whole=whole)
             at += 1.0
     return log
 
@@ -35,8 +35,10 @@ def test_fewer_in_flight_and_slower_all_the_same() -> None:
     assert ratio(filled((0, 400, 40, 0.1), (400, 600, 30, 0.2))) == 2.0
 
 
-def test_the_nearest_higher_level_is_the_one_compared_with() -> None:
-    assert ratio(filled((0, 200, 60, 0.9), (200, 400, 32, 0.1), (400, 600, 30, 0.2))) == 2.0
+def test_what_the_engine_could_do_is_the_better_quarter_of_before() -> None:
+    """One that wears off slowly is not excused by what it was just before."""
+    assert ratio(filled((0, 130, 30, 0.1), (130, 400, 30, 0.15), (400, 600, 30, 0.2))) == 2.0
+    assert ratio(filled((0, 65, 30, 0.1), (65, 400, 30, 0.15), (400, 600, 30, 0.2))) == 1.333
 
 
 def test_more_in_flight_are_expected_to_be_slower_in_a_straight_line() -> None:
@@ -57,14 +59,19 @@ def test_without_a_base_a_step_may_cost_nothing_by_itself() -> None:
 
 
 def test_far_above_what_was_seen_nothing_is_expected() -> None:
-    assert ratio(filled((0, 400, 20, 0.1), (400, 600, 41, 0.9)), base=0.05) is None
+    assert ratio(filled((0, 400, 20, 0.1), (400, 600, 61, 0.9)), base=0.05) is None
 
 
-def test_longer_contexts_are_no_comparison() -> None:
+def test_longer_requests_excuse_as_much_more() -> None:
     log = filled((0, 400, 20, 0.05))
     for at in range(400, 600):
-        log.note(20, float(at), 0.1, 1000.0, whole=False)
-    assert ratio(log) is None
+        log.note(20, float(at), 0.1, 600.0, whole=False)
+    assert ratio(log) == 1.0
+    assert ratio(filled((0, 400, 20, 0.05), (400, 600, 20, 0.1), length=0.0)) == 2.0  # nothing is known of lengths
+
+
+def test_what_is_half_an_hour_ago_is_forgotten() -> None:
+    assert ratio(filled((0, 400, 20, 0.05), (2300, 2500, 20, 0.1)), now=2500.0) is None
 
 
 def test_streams_and_whole_answers_are_held_apart() -> None:
@@ -104,4 +111,5 @@ def test_a_block_keeps_a_bounded_number_of_answers() -> None:
     log = PaceLog()
     for number in range(10_000):
         log.note(20, number * 0.002, 0.05, 300.0, whole=False)
-    assert len(log._open[False, 20].paces) == 256
+    (block,) = log._open.values()
+    assert len(block.answers) == 256
