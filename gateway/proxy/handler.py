@@ -132,11 +132,10 @@ class Handler:
             raise Refused(HTTPStatus.FORBIDDEN, "admin_route_denied", message)
         if call.length > self._config.max_body:
             raise too_large(self._config.max_body)
-        shape = Shape(call.record.route, prompt_bytes=call.length)
         if self._gate.draining:
-            return Rejection(Ticket(0, shape, WorkEstimate(0, 0, 0.0)), Reason.DRAINING, 1.0)
+            return Rejection(Ticket(0, Shape(call.record.route), WorkEstimate(0, 0, 0.0)), Reason.DRAINING, 1.0)
         if call.record.route.access is Access.ADMIT and call.holds_body_back:
-            return self._gate.knock(self._ticket(call, shape, b""))
+            return self._gate.knock(self._ticket(call, Shape(call.record.route, prompt_bytes=call.length), b""))
         return None
 
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:

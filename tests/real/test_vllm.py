@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.real, pytest.mark.vllm, pytest.mark.timeout(1200)]
 SEQUENCES: Final = 4  # that run in the engine at once
 CROWD: Final = 300
 TOKENS: Final = 128  # of each answer
-OBJECTIVE: Final = 6.0  # seconds of TTFT
+OBJECTIVE: Final = 4.0  # seconds of TTFT
 
 CASES: Final[dict[str, Request]] = {
     **ANSWERS,
@@ -194,6 +194,5 @@ async def test_a_crowd(
         sys.stdout.write("\n".join(["", HEAD, *rows, ""]))
     assert len(direct.served) == len(first.served) == len(second.served) == CROWD
     assert direct.ttft_p99() > OBJECTIVE, "the engine is too fast for this crowd"
-    # Not of the first: its slow start overshoots an engine of four places, see docs/real-engines.md.
-    assert max(second.ttfts()) <= OBJECTIVE
+    assert max(first.ttfts() + second.ttfts()) <= OBJECTIVE
     assert min(first.tokens_per_step, second.tokens_per_step) >= 0.95 * direct.tokens_per_step
