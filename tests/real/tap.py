@@ -23,9 +23,15 @@ class Tapped:
         with suppress(OSError):
             while data := source.recv(65536):
                 kept += data
-                sink.sendall(data)
-        self.ended_by = self.ended_by or name
-        self._shut()
+                # An engine may answer and close before it has read the body; what the gateway sent is kept even so.
+                with suppress(OSError):
+                    sink.sendall(data)
+        first, self.ended_by = self.ended_by is None, self.ended_by or name
+        if first and name == "engine":  # pass the end on, and go on listening to the gateway until it closes too
+            with suppress(OSError):
+                sink.shutdown(socket.SHUT_WR)
+        else:
+            self._shut()
 
     def _shut(self) -> None:
         for side in self._sides:
