@@ -8,6 +8,7 @@ import gc
 import logging
 import sys
 from collections.abc import Iterable
+from typing import Final
 
 from gateway import __version__
 from gateway.app.announce import first_model, trial, where
@@ -15,12 +16,15 @@ from gateway.app.check import marked
 from gateway.app.compose import Service
 from gateway.app.configs import load_all
 from gateway.app.exits import EXIT_CONFIG, EXIT_SIGNAL, EXIT_START, StartError
+from gateway.app.notify import ServiceManager
 from gateway.app.process import Signals, run
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import backends
 from gateway.telemetry.logs import configure
 
 _log = logging.getLogger("gateway")
+
+_LEAVING: Final = 10.0  # seconds beyond the grace time for what was cut, and for the logs
 
 
 def run_serve(env_file: str | None) -> int:
@@ -42,6 +46,7 @@ def run_serve(env_file: str | None) -> int:
 async def _serve(loaded: Loaded) -> int:
     signals = Signals()
     async with contextlib.AsyncExitStack() as stack:
+        manager = stack.enter_context(contextlib.closing(ServiceManager()))
         engines = backends(loaded.settings)
         if not engines:
             from gateway.app.emulate import embedded_engine  # not needed in front of real engines
@@ -50,13 +55,21 @@ async def _serve(loaded: Loaded) -> int:
         service = Service(loaded, engines)
         await service.start()
         stack.push_async_callback(service.stop)
-        signals.on_hangup(service.reopen_log)
+        signals.on_hangup(lambda: _reload(service, manager))
         gc.collect()
         gc.freeze()  # what stands now stays: the collector need not look at it again
         announcement = asyncio.create_task(_announce(loaded, service))
+        manager.ready()
         await signals.next()
+        manager.stopping(loaded.settings.drain_grace + _LEAVING)
         announcement.cancel()
         return await _leave(service, signals)
+
+
+def _reload(service: Service, manager: ServiceManager) -> None:
+    manager.reloading()
+    service.reopen_log()
+    manager.ready()
 
 
 async def _announce(loaded: Loaded, service: Service) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,3 +62,34 @@ def series() -> dict[str, Definition]:
         parts = ("_bucket", "_sum", "_count") if each.kind is Kind.HISTOGRAM else ("",)
         found |= {each.name + part: each for part in parts}
     return found
+
+
+def tool(name: str, source: str) -> str:
+    """Path of a program, beside this Python or of the system; skips the test where there is none.
+
+    ``source`` says what installs it.
+    """
+    places = (str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/usr/bin")
+    found = shutil.which(name, path=os.pathsep.join(places))
+    if found is None:
+        pytest.skip(f"{name} is not installed: {source}")
+    return found
+
+
+def ran(
+    *arguments: str | Path, cwd: Path | None = None, environment: Mapping[str, str] | None = None, timeout: float = 50.0
+) -> str:
+    """What a program printed, on both channels together; fails with that where it fails."""
+    ended = subprocess.run(  # noqa: S603 - programs that tool() found, with arguments of our own
+        [str(each) for each in arguments],
+        check=False,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+    )
+    assert ended.returncode == 0, f"{Path(arguments[0]).name} exits with {ended.returncode}:\n{ended.stdout}"
+    return ended.stdout
