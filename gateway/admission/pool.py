@@ -45,6 +45,8 @@ class Books:
         self._share_others = 1.0 - config.queue.reserve_short
         self._silence = config.breaker.silence
         self._sessions = 0  # in flight
+        self._owed_since = -inf  # when something was first owed, less what it had been silent for before
+        self._silent = 0.0  # seconds for which it had owed and said nothing, when it last owed nothing more
         self._hints = Hints()
         self._hinted_at = -inf
         self.retune(config.limit, BackendTuning(backend.limit))
@@ -77,8 +79,8 @@ class Books:
 
     def enter(self, running: Running, now: float) -> None:
         """A request goes to this backend."""
-        if self._sessions and not self.owing:
-            self.window.last_byte = now
+        if not self.owing:
+            self._owed_since = now - self._silent
         self._sessions += isinstance(running, Session)
         self.window.enter(running)
         self.turn = running.id
@@ -105,9 +107,20 @@ class Books:
             self.limit.reopen()
         self._judge()
         self.window.leave(permit_id)
+        if not self.owing and not isinstance(running, Session):
+            self._rest(running, now)
         if outcome is Outcome.BACKEND_BUSY and not running.started:
             self.limit.refuse(self.window.inflight)
             self._set_caps()
+
+    def _rest(self, last: Running, now: float) -> None:
+        """Nothing is owed any more. Clients that leave before it counts as hung must not hide that it hangs.
+
+        One that left sooner than the slowest engine answers says nothing, for good or ill.
+        """
+        quiet = self._quiet(now)
+        patience = _reading(last) + last.ticket.writing
+        self._silent = quiet - patience if now - last.sent > patience else min(quiet, self._silent)
 
     def _measure(self, running: Running, usage: Usage | None, now: float) -> None:
         window = self.window
@@ -142,8 +155,7 @@ class Books:
         fresh = now - self._hinted_at <= HINTS_LAPSE
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
         self._set_caps()
-        quiet = now - window.last_byte
-        if self.owing and quiet > self._silence and not self.breaker.open and quiet > self._silence + self._patience():
+        if self.owing and not self.breaker.open and self._quiet(now) > self._silence and self._hangs(now):
             self.breaker.trip(now)
             self._judge()
 
@@ -152,11 +164,21 @@ class Books:
         """Requests in flight that will be answered; an open session may be silent for as long as it likes."""
         return self.window.inflight - self._sessions
 
-    def _patience(self) -> float:
-        """Seconds that the slowest engine may take for what is in flight before it can send its next byte."""
+    def _quiet(self, now: float) -> float:
+        """Seconds for which it has owed something and nothing came, over all who waited for it."""
+        return now - max(self.window.last_byte, self._owed_since)
+
+    def _hangs(self, now: float) -> bool:
+        """Whether it is silent for longer than the slowest engine may be with what is in flight.
+
+        Somebody must have waited for as long as his own request may take: a crowd of which each leaves at once proves
+        nothing.
+        """
         owing = [running for running in self.window.running.values() if not isinstance(running, Session)]
-        reading = sum(running.ticket.reading for running in owing if not running.started)
-        return reading + min(running.ticket.writing for running in owing)
+        patience = sum(map(_reading, owing)) + min(running.ticket.writing for running in owing)
+        return self._quiet(now) > self._silence + patience and any(
+            now - running.sent > _reading(running) + running.ticket.writing for running in owing
+        )
 
     @property
     def capacity(self) -> float:
@@ -183,9 +205,14 @@ class Books:
             limit_changes=dict(limit.changes),
             hints_age=None if self._hinted_at == -inf else now - self._hinted_at,
             limit_min=self._limit_min if self.pinned is None else None,
-            silence=now - window.last_byte if self.owing else 0.0,
+            silence=self._quiet(now) if self.owing else 0.0,
             hints=self._hints,
         )
+
+
+def _reading(running: Running) -> float:
+    """Seconds that the slowest engine may still take before it begins its answer."""
+    return 0.0 if running.started else running.ticket.reading
 
 
 class Pool:

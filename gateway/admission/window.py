@@ -51,7 +51,7 @@ class Window:
         "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
-    def __init__(self, now: float = 0.0) -> None:
+    def __init__(self) -> None:
         # Gauges: true at any instant.
         self.inflight = 0
         self.whole = 0  # of those, the ones whose answer comes in one piece
@@ -61,7 +61,7 @@ class Window:
         self.long = 0  # of those, the ones that go one after another
         self.huge = 0  # of those, the ones whose prompt is read for longer than a window
         self.running: dict[int, Running] = {}
-        self.last_byte = now
+        self.last_byte = -inf  # when its backend last said anything
         self.others_at = -inf  # when a request of another than the last lane was last sent here
         # Sums for ever; a window is the difference to its mark.
         self.stream_seconds = 0.0
@@ -132,8 +132,6 @@ class Window:
 
     def enter(self, running: Running) -> None:
         """A request goes to the backend."""
-        if not self.inflight:
-            self.last_byte = running.sent
         self.inflight += 1
         running.low = self.inflight <= LOW_CONCURRENCY
         self.tokens += running.ticket.work.tokens

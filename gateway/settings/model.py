@@ -215,7 +215,8 @@ class _Breaker(BaseModel):
     breaker_silence: Annotated[Seconds, Gt(0)] = Field(
         default=_BREAKER.silence,
         description="Time without a byte from any running request after which it counts as hung, besides what the "
-        "slowest engine could take to read and answer what it has: 100 prompt tokens a second, one output token.",
+        "slowest engine could take to read and answer what it has: 100 prompt tokens a second, one output token. What "
+        "clients wait for in vain adds up, however soon each of them leaves.",
     )
 
 

@@ -349,8 +349,7 @@ class Curves:
     def unheard(self, backend: str, silence: float, now: float) -> float:
         """Seconds for which ``backend`` has had work and nothing came of it.
 
-        ``silence``: since the last byte, or since the first request after an idle moment, as admission knows it. Where
-        its clients leave one after another, each such moment begins anew; here they add up.
+        ``silence``: as admission counts it, which leaves out what its clients did not wait for. Here all of it adds up.
         """
         meter = self._meters.get(backend)
         return silence if meter is None else meter.unheard(silence, now)

@@ -216,6 +216,76 @@ def test_an_open_session_may_be_silent_for_ever() -> None:
     assert books.state(1031.1).health == "open", "beside one, a hang is still found"
 
 
+@pytest.mark.parametrize("together", [1, 3])
+def test_clients_that_give_up_one_after_another_do_not_hide_a_hang(together: int) -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    now = 0.0
+    for turn in range(9):  # each waits for five seconds; one of them is what the slowest engine takes to read
+        for number in range(together):
+            run(own, books, 10 * turn + number, now)
+        own.tick(now + 5.0)
+        if books.breaker.open:
+            break
+        for number in range(together):
+            own.leave("a", 10 * turn + number, Outcome.CLIENT_GONE, None, now + 5.0)
+        now += 6.0
+    assert books.state(now + 5.0).health == "open"
+    assert 25.0 < books.state(now + 5.0).silence < 40.0, "what nobody waited for is not counted"
+
+
+def test_any_byte_ends_what_was_silence_before() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    run(own, books, 1)
+    own.leave("a", 1, Outcome.CLIENT_GONE, None, 29.0)
+    run(own, books, 2, 50.0)
+    assert books.state(50.0).silence == pytest.approx(28.0)
+    books.window.running[2].output(1, 51.0)
+    own.leave("a", 2, Outcome.CLIENT_GONE, None, 52.0)
+    run(own, books, 3, 60.0)
+    assert books.state(60.0).silence == pytest.approx(1.0)
+    own.leave("a", 3, Outcome.COMPLETED, None, 61.0)
+    run(own, books, 4, 70.0)
+    assert books.state(70.0).silence == 0.0
+
+
+def test_F42_a_crowd_that_leaves_sooner_than_an_engine_answers_never_opens_the_breaker() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    run(own, books, 0)
+    for number in range(1, 1000):  # never nobody, and each for less than the second that its prompt may take
+        run(own, books, number, 0.4 * number)
+        own.leave("a", number - 1, Outcome.CLIENT_GONE, None, 0.4 * number + 0.4)
+        own.tick(0.4 * number + 0.4)
+    assert books.state(400.0).health == "unknown"
+    own.leave("a", 999, Outcome.CLIENT_GONE, None, 400.0)
+    run(own, books, 1000, 400.0)
+    own.tick(403.0)
+    assert books.state(403.0).health == "unknown"
+    own.tick(431.1)
+    assert books.state(431.1).health == "open", "one who waits is enough"
+
+
+def test_a_session_that_ends_says_nothing_of_silence() -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    own.enter(books, Session(1, ticket(stream=False), books.window, 0.0), 0.0)
+    own.leave("a", 1, Outcome.CLIENT_GONE, None, 900.0)
+    run(own, books, 2, 900.0)
+    assert books.state(900.0).silence == 0.0
+
+
+def test_a_request_that_was_only_sent_does_not_make_a_backend_look_alive() -> None:
+    own = pool(adaptive("a"), adaptive("b"))
+    for name in "ab":
+        own.note_health(name, Health.DOWN)
+    request = run(own, own.by_name["a"], 1)
+    assert names(own.sound(own.books, 1.0)) == ["a", "b"]
+    request.output(1, 1.0)
+    assert names(own.sound(own.books, 1.0)) == ["a"]
+
+
 def test_an_open_session_is_a_place_taken_and_nothing_learned() -> None:
     own = pool(adaptive("a"))
     books = own.by_name["a"]

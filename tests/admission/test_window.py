@@ -336,10 +336,3 @@ def test_a_window_counts_busy_time_and_held_ticks() -> None:
     window.tick()
     assert window.age == pytest.approx(0.2)
     assert (window.busy_sum, window.busy_whole, window.held_ticks) == (4, 2, 1)
-
-
-def test_silence_is_counted_from_the_first_request_after_idleness() -> None:
-    window = Window()
-    stream(window, now=50.0)
-    stream(window, now=60.0)
-    assert window.last_byte == 50.0

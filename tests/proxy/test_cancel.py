@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import random
 import signal
@@ -11,20 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from gateway.model import Outcome
+from gateway.admission.config import AdmissionConfig, BreakerConfig
+from gateway.admission.controller import AdmissionController
+from gateway.model import Backend, Outcome
+from gateway.proxy.server import Gateway
 from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
     GUARD,
     SSE_HEAD,
+    ConstantEstimator,
     House,
     Message,
     Peer,
+    RawClient,
     StartBackend,
     always,
     chunked,
     event,
     open_house,
+    proxy_config,
     reply,
     request,
     wait_until,
@@ -205,6 +212,30 @@ async def test_F42_a_clients_own_timeout_is_never_a_failure_of_the_backend(backe
             await house.records.count(len(house.controller.offered))
         assert set(house.controller.outcomes) == {Outcome.CLIENT_GONE}
         assert [ticket.read_timeout for ticket in house.controller.offered] == [0.1] * 6
+
+
+async def test_clients_that_leave_one_after_another_do_not_keep_a_hung_backend_in_use(backend: StartBackend) -> None:
+    hung, sound = await backend(silent), await backend(always(reply()))
+    engines = [Backend("a", hung.url), Backend("b", sound.url)]
+    config = AdmissionConfig(breaker=BreakerConfig(silence=0.3))
+    controller = AdmissionController(config, engines, lambda low, _high: low)
+    gateway = Gateway(proxy_config(), engines, controller, ConstantEstimator(), ())
+    await gateway.start()
+    try:
+        for _ in range(50):  # each waits longer than the slowest engine takes, and less than the bound on silence
+            if gateway.state().backends[0].health == "open":
+                break
+            client = await RawClient.connect(gateway.url)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(client.ask(request(body=CHAT_STREAM)), 0.1)
+            client.reset()
+        assert gateway.state().backends[0].health == "open"
+        client = await RawClient.connect(gateway.url)
+        for _ in range(3):
+            assert (await client.ask(request(body=CHAT_STREAM))).status == 200
+        client.close()
+    finally:
+        await gateway.stop()
 
 
 async def test_P09_a_client_that_vanishes_stops_the_reading_of_the_backend(backend: StartBackend) -> None:
