@@ -26,103 +26,27 @@ goodput_tokens = [0.9, 1.3]
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from gateway.admission.config import AdmissionConfig, LaneConfig
-from gateway.emulator.engine import Profile
 from gateway.emulator.profiles import PROFILES
-from tests.sim.clients import Habits
+from gateway.simulator.clients import Habits
+from gateway.simulator.setup import Hinting, Load, Machine, Objectives, Setup, Steps
 
-Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of time
 Band = tuple[float, float]
 FOLDER = Path(__file__).parent / "scenarios"
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
-    """One engine of the fleet."""
-
-    name: str
-    profile: Profile
-    speeds: Steps = ()
-    limit: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """One kind of traffic: an open loop (``rates``, per second), or ``users`` who ask again when they were answered.
-
-    ``think``: seconds before they do. ``clients``: distinct fairness keys. ``streamed``: the share of streams.
-    ``background``: left out when the rest is measured alone.
-    """
-
-    workload: str
-    label: str = "all"
-    rates: Steps = ()
-    users: Steps = ()
-    think: float = 0.0
-    clients: int = 20
-    streamed: float = 1.0
-    background: bool = False
-    habits: Habits = field(default_factory=Habits)
-
-
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """What counts as served in time, seconds; None: as long as the client waits."""
-
-    ttft_short: float | None = None
-    ttft_long: float | None = None
-    tpot: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Hinting:
-    """The prober reads the engines' gauges every ``every`` seconds until ``until``; they arrive ``delay`` seconds old.
-
-    ``kv_usage`` falsifies that gauge.
-    """
-
-    every: float = 1.0
-    delay: float = 0.0
-    until: float = float("inf")
-    kv_usage: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario(Setup):
     """One file."""
 
     name: str
     why: str
-    horizon: float
-    fleet: tuple[Machine, ...]
-    load: tuple[Load, ...]
     bands: dict[str, dict[str, Band]]
-    measure_from: float = 0.0
     oracle_limit: int = 0
-    seed: int = 0
     cases: tuple[str, ...] = ()
-    objectives: Objectives = field(default_factory=Objectives)
-    hints: Hinting | None = None
-
-    def told(self) -> AdmissionConfig:
-        """The gateway's settings where it is told the objectives."""
-        config = AdmissionConfig()
-        short, long = config.queue.lanes
-        lanes = (_with_objective(short, self.objectives.ttft_short), _with_objective(long, self.objectives.ttft_long))
-        return replace(
-            config,
-            limit=replace(config.limit, tpot_objective=self.objectives.tpot),
-            queue=replace(config.queue, lanes=lanes),
-        )
-
-
-def _with_objective(lane: LaneConfig, ttft: float | None) -> LaneConfig:
-    """A lane waits for half of its objective at most, as settings make it."""
-    return lane if ttft is None else replace(lane, ttft_objective=ttft, max_wait=ttft / 2)
 
 
 def load(path: Path) -> Scenario:

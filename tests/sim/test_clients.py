@@ -4,9 +4,9 @@ from random import Random
 
 import pytest
 
-from tests.sim.clients import Attempt, Call, Ending, Habits
-from tests.sim.workload import Want
-from tests.sim.world import World
+from gateway.simulator.clients import Attempt, Call, Ending, Habits
+from gateway.simulator.workload import Want
+from gateway.simulator.world import World
 
 
 class Scripted:

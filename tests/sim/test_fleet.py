@@ -6,8 +6,8 @@ import pytest
 
 from gateway.emulator.engine import Engine
 from gateway.emulator.profiles import PROFILES
-from tests.sim.fleet import Node
-from tests.sim.world import World
+from gateway.simulator.fleet import Node
+from gateway.simulator.world import World
 
 FLAT = PROFILES["flat"]  # a step takes 10 ms, whatever is in it
 

@@ -16,16 +16,15 @@ from gateway.admission.config import AdmissionConfig
 from gateway.emulator.profiles import PROFILES
 from gateway.model import Backend, Outcome, Permit, Ticket, Usage
 from gateway.proxy.gate import Gate
-from tests.sim.clients import Habits
-from tests.sim.crowd import crowds, engines
-from tests.sim.fleet import Node
-from tests.sim.fronts import Decision, Gateway
-from tests.sim.scenario import Load, Machine, Scenario
-from tests.sim.world import Action, World
+from gateway.simulator.clients import Habits
+from gateway.simulator.crowd import crowds, engines
+from gateway.simulator.fleet import Node
+from gateway.simulator.fronts import Decision, Gateway
+from gateway.simulator.setup import Load, Machine, Setup
+from gateway.simulator.world import Action, World
 
-TRACE = Scenario(
-    name="parity",
-    why="two engines, one with a small queue of its own; overload, impatient users, streams and whole answers",
+# Two engines, one with a small queue of its own; overload, impatient users, streams and whole answers.
+TRACE = Setup(
     horizon=30.0,
     fleet=(
         Machine("a", replace(PROFILES["910b-qwen3-8b"], max_num_queued_reqs=12)),
@@ -35,7 +34,6 @@ TRACE = Scenario(
         Load("sharegpt", "chats", rates=((0.0, 12.0),), streamed=0.7, habits=Habits(timeout=8.0, patience=20.0)),
         Load("documents", "documents", rates=((0.0, 1.0),), clients=2, habits=Habits(timeout=10.0, obeys=False)),
     ),
-    bands={},
 )
 
 
@@ -108,7 +106,7 @@ class ThroughGate(Gateway):
         self.gate.leave(permit, outcome, usage)
 
 
-def _on_the_heap(scenario: Scenario) -> Gateway:
+def _on_the_heap(scenario: Setup) -> Gateway:
     world = World()
     nodes = engines(world, scenario)
     front = Gateway(world, nodes, _backends(scenario), AdmissionConfig(), str(scenario.seed))
@@ -117,7 +115,7 @@ def _on_the_heap(scenario: Scenario) -> Gateway:
     return front
 
 
-def _through_asyncio(scenario: Scenario) -> Gateway:
+def _through_asyncio(scenario: Setup) -> Gateway:
     loop = _Loop()
     world = LoopWorld(loop)
     nodes = engines(world, scenario)
@@ -135,7 +133,7 @@ def _through_asyncio(scenario: Scenario) -> Gateway:
     return front
 
 
-def _backends(scenario: Scenario) -> list[Backend]:
+def _backends(scenario: Setup) -> list[Backend]:
     return [Backend(machine.name, f"http://{machine.name}") for machine in scenario.fleet]
 
 

@@ -8,17 +8,17 @@ import pytest
 
 from gateway.emulator.profiles import DUO_310P, QWEN3_8B_910B
 from gateway.model import BackendState
+from gateway.simulator.clients import Ending, Habits
+from gateway.simulator.figures import Trace
+from gateway.simulator.setup import Load, Machine, Setup
 from tests.sim import run
-from tests.sim.clients import Ending, Habits
-from tests.sim.figures import Trace
-from tests.sim.scenario import Load, Machine, Scenario
 
 PATIENT = Habits(timeout=36_000.0)
 ROOMY = replace(DUO_310P, max_model_len=32_768, kv_tokens=262_144)
 
 
-def scenario(*fleet: Machine, horizon: float, load: tuple[Load, ...]) -> Scenario:
-    return Scenario("slow", "", horizon, fleet, load, {}, measure_from=horizon / 3)
+def scenario(*fleet: Machine, horizon: float, load: tuple[Load, ...]) -> Setup:
+    return Setup(horizon=horizon, fleet=fleet, load=load, measure_from=horizon / 3)
 
 
 def of(trace: Trace, name: str, since: float = 0.0) -> list[BackendState]:

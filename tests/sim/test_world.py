@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from tests.sim.world import Alarm, World
+from gateway.simulator.world import Alarm, World
 
 
 def test_actions_run_in_order_of_time_and_equal_times_in_order_of_asking() -> None:

@@ -9,6 +9,10 @@ from math import inf
 from gateway.admission.config import AdmissionConfig
 from gateway.emulator.engine import Engine, Profile
 from gateway.model import Backend, Health, Hints
+from gateway.simulator.crowd import Crowd
+from gateway.simulator.fleet import Node
+from gateway.simulator.setup import Load
+from gateway.simulator.world import World
 from gateway.telemetry.causes import Finding
 from gateway.telemetry.clients import Clients
 from gateway.telemetry.curve import Curves
@@ -16,10 +20,6 @@ from gateway.telemetry.diagnosis import diagnose
 from gateway.telemetry.entry import Recorder
 from gateway.telemetry.facts import Facts, FactSheet, Look
 from gateway.telemetry.window import Window
-from tests.sim.crowd import Crowd
-from tests.sim.fleet import Node
-from tests.sim.scenario import Load
-from tests.sim.world import World
 from tests.telemetry.emulated import Observed
 
 WINDOW = 60.0

@@ -23,10 +23,10 @@ from gateway.model import (
     Verdict,
     Watcher,
 )
-from tests.sim.clients import Attempt
-from tests.sim.fleet import Node
-from tests.sim.fronts import ROUTE, Gateway
-from tests.sim.world import World
+from gateway.simulator.clients import Attempt
+from gateway.simulator.fleet import Node
+from gateway.simulator.fronts import ROUTE, Gateway
+from gateway.simulator.world import World
 
 
 class _Both:

@@ -12,15 +12,15 @@ import pytest
 from gateway.emulator.engine import Engine, Profile
 from gateway.emulator.profiles import C550_ASR, QWEN3_8B_910B
 from gateway.model import Backend, Outcome, Permit, Record, Usage
+from gateway.simulator.clients import Call, Habits
+from gateway.simulator.crowd import Crowd
+from gateway.simulator.fleet import Node
+from gateway.simulator.setup import Load
+from gateway.simulator.workload import WORKLOADS, wants
+from gateway.simulator.world import World
 from gateway.telemetry import curve as curve_module
 from gateway.telemetry.curve import Answer, Curves, Level, Objectives
 from gateway.telemetry.spread import Spread
-from tests.sim.clients import Call, Habits
-from tests.sim.crowd import Crowd
-from tests.sim.fleet import Node
-from tests.sim.scenario import Load
-from tests.sim.workload import WORKLOADS, wants
-from tests.sim.world import World
 from tests.telemetry.emulated import Observed
 from tests.telemetry.helpers import record, ticket, timeline
 

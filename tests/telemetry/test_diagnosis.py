@@ -9,9 +9,9 @@ import pytest
 
 from gateway.admission.config import AdmissionConfig, LaneConfig, LimitConfig, QueueConfig
 from gateway.emulator.profiles import C550_ASR, LLAMA3_8B_A100_NO_FLAG, MINDIE_910B, QWEN3_8B_910B
+from gateway.simulator.clients import Habits
+from gateway.simulator.setup import Load
 from gateway.telemetry.causes import MEANINGS, Cause
-from tests.sim.clients import Habits
-from tests.sim.scenario import Load
 from tests.telemetry.clinic import Case, Engineered
 
 QWEN, ASR, LLAMA = Engineered(QWEN3_8B_910B), Engineered(C550_ASR), Engineered(LLAMA3_8B_A100_NO_FLAG)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from gateway.emulator.engine import Engine
-from tests.sim.world import Alarm, World
+from gateway.simulator.world import Alarm, World
 
 Sink = Callable[[bool], None]  # told of each output event of one request; True with its last
 

@@ -14,8 +14,8 @@ from enum import Enum, unique
 from random import Random
 from typing import Protocol
 
-from tests.sim.workload import Want
-from tests.sim.world import World
+from gateway.simulator.workload import Want
+from gateway.simulator.world import World
 
 LONGEST_RETRY_AFTER = 120.0
 
@@ -99,14 +99,17 @@ class Call:
         self._front.send(attempt)
 
     def started(self, attempt: Attempt) -> None:
+        """Output began."""
         if attempt is self._attempt and self.want.stream:
             self.first_output = self._world.now
 
     def answered(self, attempt: Attempt) -> None:
+        """The answer is complete."""
         if attempt is self._attempt:
             self._end(Ending.ANSWERED)
 
     def refused(self, attempt: Attempt, retry_after: float | None, should_retry: bool | None) -> None:
+        """The answer was a refusal: come back, or give up."""
         if attempt is not self._attempt:
             return
         self._attempt = None

@@ -11,6 +11,7 @@ from pathlib import Path
 from random import Random
 
 Lengths = tuple[int, int]  # prompt tokens, output tokens
+A_DOCUMENT = 4_000  # tokens, at least
 DATA = Path(__file__).parent / "data"
 
 
@@ -38,7 +39,7 @@ WORKLOADS: dict[str, Callable[[], Sequence[Lengths]]] = {
     # Turns with their history: mean 2313 in, 441 out.
     "sharegpt-history": lambda: _scaled("sharegpt_lengths", 1.0, 1.0),
     # Documents: 4K to 16K in, a chat's answer out.
-    "documents": lambda: [row for row in _scaled("mooncake_conversation", 1.0, 1.0, 16_000) if row[0] >= 4_000],
+    "documents": lambda: [row for row in _scaled("mooncake_conversation", 1.0, 1.0, 16_000) if row[0] >= A_DOCUMENT],
     # Code completion: long prompt, a line or two of output (mean 2043 in, 27 out).
     "code": lambda: _scaled("azure2023_code", 1.0, 1.0),
     "conversation": lambda: _scaled("azure2023_conv", 1.0, 1.0),

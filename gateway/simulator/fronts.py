@@ -13,10 +13,10 @@ from gateway.admission.config import AdmissionConfig
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
 from gateway.model import Access, Backend, Hints, Outcome, Permit, Route, Shape, Ticket, Usage, Verdict
-from tests.sim.clients import Attempt
-from tests.sim.fleet import Node
-from tests.sim.workload import Want
-from tests.sim.world import World
+from gateway.simulator.clients import Attempt
+from gateway.simulator.fleet import Node
+from gateway.simulator.workload import Want
+from gateway.simulator.world import World
 
 ROUTE = Route("chat", Access.ADMIT)
 BUSY_AFTER = 0.002  # seconds until an engine's own refusal is back
@@ -53,6 +53,7 @@ class Gateway:
         self._running: dict[Attempt, Permit] = {}
 
     def send(self, attempt: Attempt) -> None:
+        """Offer it to the controller."""
         ticket = self._ticket(attempt)
         self._queued[ticket.id] = (attempt, self._world.now)
         self._tickets[attempt] = ticket.id
@@ -60,6 +61,7 @@ class Gateway:
         self.deepest = max(self.deepest, len(self._queued))
 
     def leave(self, attempt: Attempt) -> None:
+        """The client hung up: withdraw it, or abort it on the engine."""
         permit = self._running.get(attempt)
         if permit is not None:
             self._nodes[permit.backend].abort(permit.id)
@@ -183,6 +185,7 @@ class Direct:
         self._running: dict[Attempt, tuple[Node, int]] = {}
 
     def send(self, attempt: Attempt) -> None:
+        """Give it to the next engine."""
         node, key = next(self._turns), next(self._keys)
         want = attempt.call.want
 
@@ -198,6 +201,7 @@ class Direct:
             self._world.after(BUSY_AFTER, attempt.refused)
 
     def leave(self, attempt: Attempt) -> None:
+        """The client hung up: the engine forgets it."""
         node, key = self._running.pop(attempt, (None, 0))
         if node is not None:
             node.abort(key)
@@ -228,11 +232,13 @@ class StaticFifo:
         self._places = [_Place(node) for node in self.nodes]
 
     def send(self, attempt: Attempt) -> None:
+        """Let it wait for its turn."""
         self._queue.append(attempt)
         self.world.after(self.max_wait, lambda: self._expire(attempt))
         self._dispatch()
 
     def leave(self, attempt: Attempt) -> None:
+        """The client hung up."""
         if attempt in self._running:
             place, key = self._running[attempt]
             place.node.abort(key)

@@ -24,6 +24,7 @@ class World:
             heapq.heappush(self._heap, (max(when, self.now), next(self._order), action))
 
     def after(self, delay: float, action: Action) -> None:
+        """Run ``action`` in ``delay`` seconds."""
         self.at(self.now + delay, action)
 
     def run(self, until: float) -> None:

@@ -1,4 +1,4 @@
-"""The two ends of a run: the engines of a scenario, and the clients who send."""
+"""The two ends of a run: its engines, and the clients who send."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from random import Random
 
 from gateway.emulator.engine import Engine
-from tests.sim.clients import Call, Front
-from tests.sim.fleet import Node
-from tests.sim.scenario import Load, Scenario
-from tests.sim.workload import arrivals, wants
-from tests.sim.world import World
+from gateway.simulator.clients import Call, Front
+from gateway.simulator.fleet import Node
+from gateway.simulator.setup import Load, Setup
+from gateway.simulator.workload import arrivals, wants
+from gateway.simulator.world import World
 
 
-def engines(world: World, scenario: Scenario) -> list[Node]:
+def engines(world: World, setup: Setup) -> list[Node]:
     """The fleet, idle."""
-    return [Node(world, machine.name, Engine(machine.profile), machine.speeds) for machine in scenario.fleet]
+    return [Node(world, machine.name, Engine(machine.profile), machine.speeds) for machine in setup.fleet]
 
 
-def crowds(world: World, front: Front, scenario: Scenario, ended: list[Call]) -> None:
+def crowds(world: World, front: Front, setup: Setup, ended: list[Call]) -> None:
     """Let all of the load arrive at ``front``; calls go to ``ended`` as they end."""
-    for number, kind in enumerate(scenario.load):
-        Crowd(world, front, kind, f"{scenario.seed}/{kind.label}/{number}", number, scenario.horizon, ended)
+    for number, kind in enumerate(setup.load):
+        Crowd(world, front, kind, f"{setup.seed}/{kind.label}/{number}", number, setup.horizon, ended)
 
 
 class Crowd:

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from gateway.model import BackendState
-from tests.sim.clients import Call, Ending
-from tests.sim.scenario import Objectives
+from gateway.simulator.clients import Call, Ending
+from gateway.simulator.setup import Objectives
 
 Trace = list[tuple[float, tuple[BackendState, ...]]]
 LONG = 1000  # tokens, prompt and output together: the default threshold of the lanes
@@ -33,10 +33,12 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def is_long(call: Call) -> bool:
+    """Whether it belongs in the lane of long requests."""
     return call.want.prompt_tokens + call.want.output_tokens > LONG
 
 
 def cost(call: Call) -> float:
+    """Its weight, in output tokens."""
     return PROMPT_WEIGHT * call.want.prompt_tokens + call.want.output_tokens
 
 

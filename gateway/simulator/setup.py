@@ -1,0 +1,91 @@
+"""What is simulated: engines, traffic, objectives, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from gateway.admission.config import AdmissionConfig, LaneConfig
+from gateway.emulator.engine import Profile
+from gateway.simulator.clients import Habits
+
+Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of time
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One engine of the fleet. ``speeds`` are (from second, speed); ``limit`` fixes what the gateway may send to it."""
+
+    name: str
+    profile: Profile
+    speeds: Steps = ()
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One kind of traffic: an open loop (``rates``, per second), or ``users`` who ask again when they were answered.
+
+    ``think``: seconds before they do. ``clients``: distinct fairness keys. ``streamed``: the share of streams.
+    ``background``: left out when the rest is measured alone.
+    """
+
+    workload: str
+    label: str = "all"
+    rates: Steps = ()
+    users: Steps = ()
+    think: float = 0.0
+    clients: int = 20
+    streamed: float = 1.0
+    background: bool = False
+    habits: Habits = field(default_factory=Habits)
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """What counts as served in time, seconds; None: as long as the client waits."""
+
+    ttft_short: float | None = None
+    ttft_long: float | None = None
+    tpot: float | None = None
+
+    def told(self, config: AdmissionConfig | None = None) -> AdmissionConfig:
+        """The gateway's settings (the defaults, unless given) where it is told these objectives."""
+        config = config or AdmissionConfig()
+        *shorter, long = config.queue.lanes
+        lanes = (*(_with_objective(lane, self.ttft_short) for lane in shorter), _with_objective(long, self.ttft_long))
+        return replace(
+            config,
+            limit=replace(config.limit, tpot_objective=self.tpot),
+            queue=replace(config.queue, lanes=lanes),
+        )
+
+
+def _with_objective(lane: LaneConfig, ttft: float | None) -> LaneConfig:
+    """A lane waits for half of its objective at most, as settings make it."""
+    return lane if ttft is None else replace(lane, ttft_objective=ttft, max_wait=ttft / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Hinting:
+    """The prober reads the engines' gauges every ``every`` seconds until ``until``; they arrive ``delay`` seconds old.
+
+    ``kv_usage`` falsifies that gauge.
+    """
+
+    every: float = 1.0
+    delay: float = 0.0
+    until: float = float("inf")
+    kv_usage: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """All that a run depends on. Seconds; what ended before ``measure_from`` is not counted."""
+
+    horizon: float
+    fleet: tuple[Machine, ...]
+    load: tuple[Load, ...]
+    measure_from: float = 0.0
+    seed: int = 0
+    objectives: Objectives = field(default_factory=Objectives)
+    hints: Hinting | None = None
