@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from gateway import __version__
@@ -45,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     _limits(verbs)
     _emulate(verbs)
     _demo(verbs)
+    _completion(verbs)
     return parser
 
 
@@ -231,6 +232,17 @@ def _demo(verbs: _Verbs) -> None:
     verb.set_defaults(run=_run_demo)
 
 
+def _completion(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "completion",
+        help="print what makes a shell complete this command",
+        epilog='bash: eval "$(gateway completion bash)" in ~/.bashrc. zsh: into a file _gateway of $fpath. '
+        "fish: into ~/.config/fish/completions/gateway.fish.",
+    )
+    verb.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell")
+    verb.set_defaults(run=_run_completion)
+
+
 def _env_file(verb: argparse._ActionsContainer) -> None:
     verb.add_argument("--env-file", metavar="PATH", help="read settings from this file too (or GATEWAY_ENV_FILE)")
 
@@ -337,3 +349,22 @@ def _run_demo(_: argparse.Namespace) -> int:
     from gateway.app.demo import run_demo
 
     return run_demo()
+
+
+def _run_completion(arguments: argparse.Namespace) -> int:
+    import sys
+
+    import shtab
+
+    parser = _parser()
+    for each in (parser, *_verbs(parser)):
+        for action in each._actions:  # noqa: SLF001 - there is no public way to the arguments of a parser
+            if action.metavar in {"FILE", "PATH"}:
+                action.complete = shtab.FILE  # type: ignore[attr-defined] # what shtab looks for
+    sys.stdout.write(shtab.complete(parser, shell=arguments.shell))
+    return 0
+
+
+def _verbs(parser: argparse.ArgumentParser) -> Iterable[argparse.ArgumentParser]:
+    (verbs,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))  # noqa: SLF001 - as above
+    return verbs.choices.values()
