@@ -10,7 +10,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum, unique
+from enum import Enum, IntEnum, unique
 from operator import sub
 from typing import Final, Protocol
 
@@ -95,6 +95,20 @@ class WorkEstimate:
         return self.prompt_tokens + self.output_tokens
 
 
+@unique
+class Priority(IntEnum):
+    """Who goes first under overload; a lower number goes before."""
+
+    CRITICAL = 0  # before all others, with a share of the places that only it may take
+    STANDARD = 1
+    SHEDDABLE = 2  # what the others leave, and refused first; never less than its floor
+
+    @property
+    def label(self) -> str:
+        """As it is written in headers, logs and metrics."""
+        return self.name.lower()
+
+
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """One request as admission sees it. ``id`` is unique for the process and increases with arrival.
@@ -115,6 +129,7 @@ class Ticket:
     fingerprint: int = 0
     body_bytes: int = 0
     avoid: frozenset[str] = frozenset()
+    priority: Priority = Priority.STANDARD
 
     @property
     def reading(self) -> float:
