@@ -158,5 +158,9 @@ class EngineDialect(Protocol):
         """It serves its one model by whatever name it is asked for: the names it gives choose nothing."""
 
     @property
+    def shortens(self) -> bool:
+        """It gives less output where prompt and cap do not fit together, instead of refusing the request."""
+
+    @property
     def neighbours(self) -> Sequence[tuple[int, Plane, int]]:
         """(serving port, other plane, its port on the same host), as the engine's defaults have it."""

@@ -26,6 +26,7 @@ class Engine:
     closes_when_full: bool = False
     single_use: bool = False
     any_model: bool = False
+    shortens: bool = False
     neighbours: tuple[tuple[int, Plane, int], ...] = ()
 
 
@@ -42,6 +43,7 @@ _SLOTS: Final = Gauges(("/v2/models/{model}/getSlotCount",), mindie_slots)
 # - /metrics is 500 unless MIES_SERVICE_MONITOR_MODE=1; /v2/status and the slots need nothing.
 # - A connection beyond three times maxLinkNum is closed at the door, before TLS and without a byte. An idle one that
 #   is kept open holds a thread of maxLinkNum for up to 180 s, so none is kept.
+# - Output ends where the sequence is full (maxSeqLen); only a prompt that is too long by itself is refused.
 _MINDIE: Final = Engine(
     "mindie",
     (Probe("/v2/health/live", Plane.MANAGEMENT), Probe("/v2/health/live"), Probe("/v1/models")),
@@ -56,6 +58,7 @@ _MINDIE: Final = Engine(
     ),
     closes_when_full=True,
     single_use=True,
+    shortens=True,
     neighbours=((1025, Plane.MANAGEMENT, 1026), (1025, Plane.METRICS, 1027)),
 )
 
@@ -66,10 +69,10 @@ ENGINES: Final[Mapping[str, Engine]] = MappingProxyType({
         Engine("vllm", (Probe("/health"),)),
         # SGLang's /health generates a token when idle; these cost nothing, and old versions have the second.
         Engine("sglang", (Probe("/ready"), Probe("/get_model_info")), any_model=True),
-        Engine("llamacpp", (Probe("/health"),), any_model=True),
+        Engine("llamacpp", (Probe("/health"),), any_model=True, shortens=True),
         _MINDIE,
         Engine("tgi", (Probe("/health"),), any_model=True),
-        Engine("lmdeploy", (Probe("/health"),)),
+        Engine("lmdeploy", (Probe("/health"),), shortens=True),
         # Triton's /v2/health/ready is false while any model is not loaded. Its metrics are on a port of their own.
         Engine("triton", (Probe("/v2/health/live"),), (_on(Plane.METRICS, _METRICS),)),
     )

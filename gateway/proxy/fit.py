@@ -1,8 +1,8 @@
 """What can never fit: refused at the door, since the engine would refuse it too, after it had waited for its turn.
 
 A context length is held against what a request needs at the very least, so that nothing that fits is refused: the
-exact count of token ids, else the fewest tokens that a text of its size can be. What lies between is for the engine to
-say. An operator's own caps are a matter of policy, and are held against the estimate.
+exact count of token ids, else the fewest tokens that its text can be. What lies between is for the engine to say. An
+operator's own caps are a matter of policy, and are held against the estimate.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
+from gateway.dialects.base import EngineDialect
+from gateway.dialects.engines import ENGINES
+from gateway.dialects.least import least_tokens
 from gateway.model import Backend, Shape, Ticket
 from gateway.proxy.inbound import Refused
 
-# Bytes of text to a token, at most: prose has 4, indented YAML 7, tables padded with spaces some 20. Only a prompt of
-# nothing but one repeated sign has more (64 to 125 in the vocabularies of Qwen and DeepSeek).
-_PACKED: Final = 32
 _SURE: Final = 1.25  # an estimate that is so many times an operator's cap is above it
-_SUMMED: Final = frozenset({"chat", "completions", "messages"})  # vLLM refuses them where prompt and cap do not fit
+_SUMMED: Final = frozenset({"chat", "completions", "messages"})  # refused where prompt and cap do not fit together
 _CHECKED: Final = _SUMMED | {"responses"}  # of which vLLM shortens the cap
 _NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -31,15 +31,17 @@ class Fit:
     ) -> None:
         self._set = {backend.name: backend.max_model_len for backend in backends if backend.max_model_len is not None}
         self._learned: dict[str, dict[str, int]] = {}
+        self._shortens = {backend.name: _shortens(ENGINES.get(backend.kind)) for backend in backends}
         self._max_prompt = max_prompt
         self._max_output = max_output
 
-    def learn(self, backend: str, lengths: Mapping[str, int | None]) -> None:
+    def learn(self, backend: str, engine: EngineDialect, lengths: Mapping[str, int | None]) -> None:
         """Take the context lengths of the models that ``backend`` serves, as it says them itself."""
+        self._shortens[backend] = _shortens(engine)
         self._learned[backend] = {model: length for model, length in lengths.items() if length is not None}
 
-    def too_small(self, ticket: Ticket, serving: Sequence[str]) -> frozenset[str]:
-        """Backends among ``serving`` that surely cannot hold the request.
+    def too_small(self, ticket: Ticket, body: bytes, serving: Sequence[str]) -> frozenset[str]:
+        """Backends among ``serving`` that surely cannot hold the request, whose body is ``body``.
 
         Raises:
             Refused: none of them can, or it is more than the operator allows.
@@ -48,15 +50,16 @@ class Fit:
         shape = ticket.shape
         if shape.route.label not in _CHECKED or not (self._set or self._learned):
             return _NOBODY
-        prompt = _least(shape)
+        known = {name: length for name in serving if (length := self._length(name, shape.model)) is not None}
+        if not known:
+            return _NOBODY
         cap = (shape.max_output or 0) if shape.route.label in _SUMMED else 0
-        lengths = {name: self._length(name, shape.model) for name in serving}
-        small = frozenset(n for n, length in lengths.items() if length is not None and prompt + cap > length)
-        if small and len(small) == len(lengths):
-            longest = max(length for length in lengths.values() if length is not None)
+        prompt = _least(ticket, body, min(known.values()) - cap)
+        small = frozenset(name for name in known if prompt + (0 if self._shortens[name] else cap) > known[name])
+        if small and len(small) == len(serving):
             raise _exceeded(
-                f"This model's maximum context length is {longest} tokens. However, the prompt has at least "
-                f"{max(prompt, 1)}, and {cap} are asked for the output. Shorten the prompt or ask for less."
+                f"This model's maximum context length is {max(known.values())} tokens. However, the prompt has at "
+                f"least {max(prompt, 1)}, and {cap} are asked for the output. Shorten the prompt or ask for less."
             )
         return small
 
@@ -86,12 +89,22 @@ def _cap(caps: Mapping[str, int], shape: Shape) -> int | None:
     return caps.get(shape.model or "", caps.get("")) if caps else None
 
 
-def _least(shape: Shape) -> int:
-    """The fewest tokens that the longest prompt of the request can have; media, whose cost is a guess, count none."""
+def _shortens(engine: EngineDialect | None) -> bool:
+    """Whether a cap that does not fit is no reason to refuse; of an engine that is not known yet that is not sure."""
+    return engine is None or engine.shortens
+
+
+def _least(ticket: Ticket, body: bytes, room: int) -> int:
+    """The fewest tokens that the longest prompt of the request can have.
+
+    The text is looked at only where it is estimated at more than ``room``. Media count none: their cost is a guess.
+    """
+    shape = ticket.shape
     if shape.truncates:
         return 0
-    tokens = shape.prompt_bytes // _PACKED if shape.prompt_tokens is None else shape.prompt_tokens
-    return tokens // max(shape.choices, 1)
+    if shape.prompt_tokens is not None:
+        return shape.prompt_tokens // max(shape.choices, 1)
+    return least_tokens(body) if ticket.work.prompt_tokens > room else 0
 
 
 def _exceeded(message: str) -> Refused:

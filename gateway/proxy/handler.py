@@ -141,7 +141,7 @@ class Handler:
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """Work for the engine: wait for a permit, hold it until the last byte."""
         ticket = self._ticket(call, shape, wire.body)
-        if small := self._fit.too_small(ticket, self._gate.serving(shape.model)):
+        if small := self._fit.too_small(ticket, wire.body, self._gate.serving(shape.model)):
             ticket = replace(ticket, avoid=small)
         if self._config.inject_usage and shape.stream:
             wire = self._asking_for_usage(call, wire)

