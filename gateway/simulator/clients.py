@@ -153,20 +153,24 @@ class Call:
 class Attempt:
     """One request on the wire."""
 
-    __slots__ = ("_begun", "call", "number")
+    __slots__ = ("call", "number", "started")
 
     def __init__(self, call: Call, number: int) -> None:
+        """``number``: 0 for the first of the call."""
         self.call = call
         self.number = number
-        self._begun = False
+        self.started = False
 
-    def output(self, last: bool) -> None:
-        """An output event reached the client; ``last``: the answer is complete."""
-        if not self._begun:
-            self._begun = True
+    def begun(self) -> None:
+        """Its first output event reached the client."""
+        if not self.started:
+            self.started = True
             self.call.started(self)
-        if last:
-            self.call.answered(self)
+
+    def complete(self) -> None:
+        """The whole answer reached the client."""
+        self.begun()
+        self.call.answered(self)
 
     def refused(self, retry_after: float | None = None, should_retry: bool | None = None) -> None:
         """The answer was 429 or 503."""

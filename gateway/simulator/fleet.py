@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from gateway.emulator.engine import Engine
 from gateway.simulator.world import Alarm, World
 
-Sink = Callable[[bool], None]  # told of each output event of one request; True with its last
+Output = Callable[[int, float], object]  # told of output events, and when
+Ended = Callable[[], object]
 
 
 class Node:
@@ -22,22 +23,31 @@ class Node:
         self._world = world
         self._speed = 1.0
         self._since = (0.0, 0.0)  # the world's time and the engine's, when the speed last changed
-        self._sinks: dict[int, Sink] = {}
+        self._ends: dict[int, Ended] = {}
+        self._outputs: dict[int, Output] = {}  # of those who listen to every token, which most of a run's time goes to
         self._step = Alarm(world, self._advance)
         for at, speed in speeds:
             world.at(at, lambda speed=speed: self._set_speed(speed))  # type: ignore[misc]
 
-    def submit(self, key: int, prompt_tokens: int, output_tokens: int, sink: Sink) -> bool:
-        """Start a request; False where the engine is full and says so."""
+    def submit(self, key: int, prompt_tokens: int, output_tokens: int, ended: Ended) -> bool:
+        """Start a request and tell ``ended`` of its last token; False where the engine is full and says so."""
         if not self.engine.submit(key, prompt_tokens, output_tokens, self._engine_now()):
             return False
-        self._sinks[key] = sink
+        self._ends[key] = ended
         self._schedule()
         return True
 
+    def listen(self, key: int, output: Output | None) -> None:
+        """Tell ``output`` of each token of a request but its last; None: nobody from now on."""
+        if output is None:
+            self._outputs.pop(key, None)
+        else:
+            self._outputs[key] = output
+
     def abort(self, key: int) -> None:
         """The other side hung up: the engine forgets the request."""
-        if self._sinks.pop(key, None) is not None:
+        self._outputs.pop(key, None)
+        if self._ends.pop(key, None) is not None:
             self.engine.abort(key, self._engine_now())
             self._schedule()
 
@@ -60,12 +70,16 @@ class Node:
 
     def _advance(self) -> None:
         due = self.engine.next_event()
-        now = self._engine_now()
-        for emission in self.engine.advance(now if due is None else max(now, due)):  # rounding must not lose a step
-            sink = self._sinks.get(emission.key)
-            if sink is None:
-                continue  # hung up upon an earlier emission of the same step
-            if emission.finished:
-                del self._sinks[emission.key]
-            sink(emission.finished)
+        engine_now, now = self._engine_now(), self._world.now
+        outputs = self._outputs
+        # Rounding must not lose a step.
+        for key, _, finished, _ in self.engine.advance(engine_now if due is None else max(engine_now, due)):
+            if not finished:
+                if key in outputs:
+                    outputs[key](1, now)
+                continue
+            outputs.pop(key, None)
+            ended = self._ends.pop(key, None)  # None: hung up upon an earlier emission of the same step
+            if ended is not None:
+                ended()
         self._schedule()

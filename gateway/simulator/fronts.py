@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -127,34 +127,28 @@ class Gateway:
 
     def _start(self, attempt: Attempt, permit: Permit) -> None:
         self._running[attempt] = permit
-        want = attempt.call.want
-        sink = self._streamed(attempt, permit) if want.stream else self._whole(attempt)
-        if not self._nodes[permit.backend].submit(permit.id, want.prompt_tokens, want.output_tokens, sink):
+        want, node = attempt.call.want, self._nodes[permit.backend]
+        if not node.submit(permit.id, want.prompt_tokens, want.output_tokens, lambda: self._complete(attempt)):
             self._world.after(BUSY_AFTER, lambda: self._busy(attempt))
+        elif want.stream:
+            node.listen(permit.id, lambda events, now: self._begin(attempt, permit, events, now))
 
-    def _streamed(self, attempt: Attempt, permit: Permit) -> Callable[[bool], None]:
-        progress, world = permit.progress, self._world
-        started = False
+    def _begin(self, attempt: Attempt, permit: Permit, events: int, now: float) -> None:
+        """The first token; the further ones concern nobody but the window that measures their pace."""
+        self.first_tokens.append((now, now - permit.granted_at))
+        permit.progress.output(events, now)
+        attempt.begun()
+        self._nodes[permit.backend].listen(permit.id, permit.progress.output)
 
-        def output(last: bool) -> None:
-            nonlocal started
-            if not started:
-                started = True
-                self.first_tokens.append((world.now, world.now - permit.granted_at))
-            progress.output(1, world.now)
-            if last:
-                self._end(attempt, Outcome.COMPLETED, _usage(attempt))
-            attempt.output(last)
-
-        return output
-
-    def _whole(self, attempt: Attempt) -> Callable[[bool], None]:
-        def output(last: bool) -> None:
-            if last:  # nothing is seen of it before
-                self._end(attempt, Outcome.COMPLETED, _usage(attempt))
-                attempt.output(last)
-
-        return output
+    def _complete(self, attempt: Attempt) -> None:
+        permit, now = self._running[attempt], self._world.now
+        if attempt.call.want.stream:
+            if not attempt.started:  # its first token is its last
+                self.first_tokens.append((now, now - permit.granted_at))
+                attempt.begun()
+            permit.progress.output(1, now)
+        self._end(attempt, Outcome.COMPLETED, _usage(attempt))
+        attempt.complete()
 
     def _busy(self, attempt: Attempt) -> None:
         if attempt in self._running:
@@ -175,6 +169,17 @@ def _usage(attempt: Attempt) -> Usage:
     return Usage(attempt.call.want.prompt_tokens, attempt.call.want.output_tokens)
 
 
+def _listen_once(node: Node, key: int, attempt: Attempt) -> None:
+    """Tell the client of the first token of a stream; nobody measures the further ones."""
+
+    def begun(_events: int, _now: float) -> None:
+        attempt.begun()
+        node.listen(key, None)
+
+    if attempt.call.want.stream:
+        node.listen(key, begun)
+
+
 class Direct:
     """No gateway: a load balancer that takes turns, as a Kubernetes Service or nginx does."""
 
@@ -189,14 +194,13 @@ class Direct:
         node, key = next(self._turns), next(self._keys)
         want = attempt.call.want
 
-        def output(last: bool) -> None:
-            if last:
-                del self._running[attempt]
-            if last or want.stream:
-                attempt.output(last)
+        def ended() -> None:
+            del self._running[attempt]
+            attempt.complete()
 
-        if node.submit(key, want.prompt_tokens, want.output_tokens, output):
+        if node.submit(key, want.prompt_tokens, want.output_tokens, ended):
             self._running[attempt] = (node, key)
+            _listen_once(node, key, attempt)
         else:
             self._world.after(BUSY_AFTER, attempt.refused)
 
@@ -263,13 +267,13 @@ class StaticFifo:
         place.inflight += 1
         self._running[attempt] = (place, key)
 
-        def output(last: bool) -> None:
-            if last:
-                self._release(attempt)
-            if last or want.stream:
-                attempt.output(last)
+        def ended() -> None:
+            self._release(attempt)
+            attempt.complete()
 
-        if not place.node.submit(key, want.prompt_tokens, want.output_tokens, output):
+        if place.node.submit(key, want.prompt_tokens, want.output_tokens, ended):
+            _listen_once(place.node, key, attempt)
+        else:
             self.world.after(BUSY_AFTER, lambda: self._busy(attempt))
 
     def _busy(self, attempt: Attempt) -> None:

@@ -22,8 +22,8 @@ class Scripted:
         self.sent.append(self._world.now)
         answer = next(self._script)
         if isinstance(answer, str):
-            self._world.after(0.1, lambda: attempt.output(last=False))
-            self._world.after(0.2, lambda: attempt.output(last=True))
+            self._world.after(0.1, attempt.begun)
+            self._world.after(0.2, attempt.complete)
         elif answer is not None:
             self._world.after(0.0, lambda: attempt.refused(*answer))
 

@@ -17,7 +17,8 @@ def _ends(speeds: list[tuple[float, float]], until: float = 10.0) -> list[float]
     world = World()
     node = Node(world, "a", Engine(FLAT), speeds)
     seen: list[float] = []
-    node.submit(1, 10, 100, lambda _last: seen.append(world.now))
+    node.submit(1, 10, 100, lambda: seen.append(world.now))
+    node.listen(1, lambda _events, now: seen.append(now))
     world.run(until)
     return seen
 
@@ -50,7 +51,8 @@ def test_a_request_hung_up_upon_gives_no_more_output_and_leaves_the_engine() -> 
     world = World()
     node = Node(world, "a", Engine(FLAT))
     seen: list[float] = []
-    node.submit(1, 10, 100, lambda _last: seen.append(world.now))
+    node.submit(1, 10, 100, lambda: seen.append(world.now))
+    node.listen(1, lambda _events, now: seen.append(now))
     world.at(0.5, lambda: node.abort(1))
     world.run(10.0)
     assert seen
@@ -58,7 +60,23 @@ def test_a_request_hung_up_upon_gives_no_more_output_and_leaves_the_engine() -> 
     assert (node.engine.running, node.engine.waiting) == (0, 0)
 
 
+def test_who_stops_listening_hears_of_the_end_alone() -> None:
+    world = World()
+    node = Node(world, "a", Engine(FLAT))
+    ended: list[float] = []
+    heard: list[float] = []
+    node.submit(1, 10, 100, lambda: ended.append(world.now))
+
+    def once(_events: int, now: float) -> None:
+        heard.append(now)
+        node.listen(1, None)
+
+    node.listen(1, once)
+    world.run(10.0)
+    assert (len(heard), len(ended)) == (1, 1)
+
+
 def test_a_full_engine_refuses() -> None:
     node = Node(World(), "a", Engine(replace(FLAT, max_num_queued_reqs=1)))
-    assert node.submit(1, 10, 10, lambda _last: None)
-    assert not node.submit(2, 10, 10, lambda _last: None)
+    assert node.submit(1, 10, 10, lambda: None)
+    assert not node.submit(2, 10, 10, lambda: None)
