@@ -9,7 +9,7 @@ from gateway.emulator.engine import Engine
 from gateway.simulator.clients import Call, Front
 from gateway.simulator.fleet import Node
 from gateway.simulator.setup import Load, Setup
-from gateway.simulator.workload import arrivals, wants
+from gateway.simulator.workload import Want, arrivals, traced, wants
 from gateway.simulator.world import World
 
 
@@ -30,32 +30,35 @@ class Crowd:
     def __init__(
         self, world: World, front: Front, kind: Load, seed: str, number: int, until: float, ended: list[Call]
     ) -> None:
+        """Let it begin; ``number`` tells its wants from those of other kinds."""
         self._world = world
         self._front = front
         self._kind = kind
         self._ended = ended
         self._chance = Random(f"clients/{seed}")
-        first = number * 1_000_000
-        self._wants = wants(
-            kind.workload, seed, clients=kind.clients, streamed=kind.streamed, first_id=first, label=kind.label
-        )
+        clients, streamed, first = kind.clients, kind.streamed, number * 1_000_000
+        if kind.trace:
+            self._follow(traced(kind.trace, seed, clients=clients, streamed=streamed, first_id=first, label=kind.label))
+            return
+        self._wants = wants(kind.workload, seed, clients=clients, streamed=streamed, first_id=first, label=kind.label)
         if kind.rates:
-            self._next_arrival(arrivals(kind.rates, seed, until))
+            self._follow((at, None) for at in arrivals(kind.rates, seed, until))
         for (at, users), (_, before) in zip(kind.users, [(0.0, 0.0), *kind.users], strict=False):
             for _ in range(round(users - before)):
                 world.at(at + self._chance.random() * 0.1, self._call)
 
-    def _next_arrival(self, times: Iterator[float]) -> None:
-        due = next(times, None)
+    def _follow(self, times: Iterator[tuple[float, Want | None]]) -> None:
+        due, want = next(times, (None, None))
         if due is not None:
-            self._world.at(due, lambda: self._arrive(times))
+            self._world.at(due, lambda: self._arrive(want, times))
 
-    def _arrive(self, times: Iterator[float]) -> None:
-        self._call()
-        self._next_arrival(times)
+    def _arrive(self, want: Want | None, times: Iterator[tuple[float, Want | None]]) -> None:
+        self._call(want)
+        self._follow(times)
 
-    def _call(self) -> None:
-        Call(self._world, self._front, next(self._wants), self._kind.habits, self._chance, self._end, self._kind.label)
+    def _call(self, want: Want | None = None) -> None:
+        want = want or next(self._wants)
+        Call(self._world, self._front, want, self._kind.habits, self._chance, self._end, self._kind.label)
 
     def _end(self, call: Call) -> None:
         self._ended.append(call)

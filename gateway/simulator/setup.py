@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from gateway.admission.config import AdmissionConfig, LaneConfig
 from gateway.emulator.engine import Profile
 from gateway.simulator.clients import Habits
+from gateway.simulator.workload import Arrival
 
 Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of time
 
@@ -25,14 +26,17 @@ class Machine:
 class Load:
     """One kind of traffic: an open loop (``rates``, per second), or ``users`` who ask again when they were answered.
 
+    With a ``trace`` its very requests come, and ``workload`` is not drawn from.
+
     ``think``: seconds before they do. ``clients``: distinct fairness keys. ``streamed``: the share of streams.
     ``background``: left out when the rest is measured alone.
     """
 
-    workload: str
+    workload: str = ""
     label: str = "all"
     rates: Steps = ()
     users: Steps = ()
+    trace: tuple[Arrival, ...] = ()
     think: float = 0.0
     clients: int = 20
     streamed: float = 1.0

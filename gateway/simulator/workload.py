@@ -9,17 +9,33 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 Lengths = tuple[int, int]  # prompt tokens, output tokens
 A_DOCUMENT = 4_000  # tokens, at least
 DATA = Path(__file__).parent / "data"
 
 
+class Arrival(NamedTuple):
+    """One request of a trace: when, seconds from its start, and how long. Tokens."""
+
+    at: float
+    prompt_tokens: int
+    output_tokens: int
+
+
 @cache
+def _table(name: str) -> tuple[Arrival, ...]:
+    with (DATA / f"{name}.csv").open() as lines:
+        return tuple(
+            Arrival(float(row.get("arrival_s", 0)), int(row["input_tokens"]), int(row["output_tokens"]))
+            for row in csv.DictReader(lines)
+        )
+
+
 def rows(name: str) -> tuple[Lengths, ...]:
     """The lengths of one file of ``data/``."""
-    with (DATA / f"{name}.csv").open() as lines:
-        return tuple((int(row["input_tokens"]), int(row["output_tokens"])) for row in csv.DictReader(lines))
+    return tuple((prompt, output) for _, prompt, output in _table(name))
 
 
 def _scaled(name: str, prompt: float, output: float, at_most: float = math.inf) -> Sequence[Lengths]:
@@ -40,9 +56,15 @@ WORKLOADS: dict[str, Callable[[], Sequence[Lengths]]] = {
     "sharegpt-history": lambda: _scaled("sharegpt_lengths", 1.0, 1.0),
     # Documents: 4K to 16K in, a chat's answer out.
     "documents": lambda: [row for row in _scaled("mooncake_conversation", 1.0, 1.0, 16_000) if row[0] >= A_DOCUMENT],
-    # Code completion: long prompt, a line or two of output (mean 2043 in, 27 out).
-    "code": lambda: _scaled("azure2023_code", 1.0, 1.0),
-    "conversation": lambda: _scaled("azure2023_conv", 1.0, 1.0),
+    # Long context: mean 14,000 in, up to 120,000; mean 345 out.
+    "long-context": lambda: rows("mooncake_conversation"),
+    # Code completion: long prompt, a line or two of output (mean 2073 in, 29 out).
+    "code": lambda: rows("azure2023_code"),
+    "conversation": lambda: rows("azure2023_conv"),
+    # A small model's production traffic: mean 124 in, 21 out.
+    "short-calls": lambda: rows("servegen_m-small"),
+    # A reasoning model's: mean 1027 in, 800 out, up to 34,000 together.
+    "reasoning": lambda: rows("servegen_deepseek-r1"),
     # Five to eight seconds of speech at 13 tokens a second, and its transcript (as gateway/emulator/scenario.py).
     "asr": lambda: _uniform((60, 109), (12, 21)),
     # A line or two in, a few lines out.
@@ -52,6 +74,33 @@ WORKLOADS: dict[str, Callable[[], Sequence[Lengths]]] = {
     # Every request the same: for figures that can be worked out by hand.
     "constant": lambda: [(100, 100)],
 }
+
+RECORDED = {
+    "long-context": "mooncake_conversation",
+    "code": "azure2023_code",
+    "conversation": "azure2023_conv",
+    "short-calls": "servegen_m-small",
+    "reasoning": "servegen_deepseek-r1",
+}
+"""The workloads whose arrivals are recorded as well, and in which file."""
+
+
+def recorded(workload: str, rate: float, until: float, at_most: float = math.inf) -> Iterator[Arrival]:
+    """Arrivals as they were recorded, over again from the start at the end, so much faster that ``rate`` a second come.
+
+    Requests of more than ``at_most`` tokens, prompt and output together, are left out, as an engine would refuse them.
+    """
+    taken = [row for row in _table(RECORDED[workload]) if row.prompt_tokens + row.output_tokens <= at_most]
+    span = taken[-1].at * len(taken) / (len(taken) - 1)
+    slower = len(taken) / rate / span
+    start = 0.0
+    while True:
+        for at, prompt, output in taken:
+            due = (start + at) * slower
+            if due >= until:
+                return
+            yield Arrival(due, prompt, output)
+        start += span
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +123,16 @@ def wants(workload: str, seed: str, *, clients: int, streamed: float, first_id: 
         client = f"{label}-{chance.randrange(clients)}"
         yield Want(first_id, prompt, output, chance.random() < streamed, client)
         first_id += 1
+
+
+def traced(
+    trace: Sequence[Arrival], seed: str, *, clients: int, streamed: float, first_id: int, label: str
+) -> Iterator[tuple[float, Want]]:
+    """The requests of a trace as they come; who asks, and whether for a stream, is drawn."""
+    chance = Random(f"wants/{seed}")
+    for number, (at, prompt, output) in enumerate(trace, first_id):
+        client = f"{label}-{chance.randrange(clients)}"
+        yield at, Want(number, prompt, output, chance.random() < streamed, client)
 
 
 def arrivals(rates: Sequence[tuple[float, float]], seed: str, until: float) -> Iterator[float]:
