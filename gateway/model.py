@@ -190,6 +190,13 @@ class Reason(Enum):
     RETRY_BUDGET = "retry_budget"  # a retry while retries are more than their share of the load
     NO_BACKEND = "no_backend"  # nobody can serve it now
     DRAINING = "draining"  # the gateway is shutting down
+    KEY_REQUESTS = "key_requests"  # its API key's requests of this minute are spent
+    KEY_TOKENS = "key_tokens"  # its API key's tokens of this minute are spent
+    KEY_IN_FLIGHT = "key_in_flight"  # its API key has as many requests running as it may
+
+
+OF_KEY: Final = frozenset({Reason.KEY_REQUESTS, Reason.KEY_TOKENS, Reason.KEY_IN_FLIGHT})
+"""The key's own bound is reached, however idle the backends are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,6 +513,14 @@ class LaneState:
 
 
 @dataclass(frozen=True, slots=True)
+class PriorityState:
+    """One priority's share of the queues at one instant."""
+
+    name: str
+    depth: int
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayState:
     """All of admission at one instant."""
 
@@ -515,3 +530,4 @@ class GatewayState:
     overloaded: bool  # sustained overload: retries are discouraged
     retries_seen: dict[bool, int]  # clients that came back after a refusal: {kept the wait: count}
     tpot_objective: float | None = None  # seconds
+    priorities: tuple[PriorityState, ...] = ()

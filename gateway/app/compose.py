@@ -28,7 +28,7 @@ from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.canary import CanaryPlan
 from gateway.proxy.server import Gateway
 from gateway.settings import Loaded, Settings, variable
-from gateway.settings.plain import admission_config
+from gateway.settings.plain import admission_config, api_keys
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.canary import PROMPTS, CanaryLog
 from gateway.telemetry.clients import Clients
@@ -91,6 +91,7 @@ class Service:
             estimator,
             observers,
             CanaryPlan(interval, PROMPTS, canaries.compare) if (interval := settings.canary_interval) else None,
+            api_keys(settings),
         )
         token = settings.admin_token
         admin = admin_app(

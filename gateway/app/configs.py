@@ -57,6 +57,7 @@ def proxy_config(settings: Settings) -> ProxyConfig:
         client_timeout=settings.client_timeout,
         client_header=settings.client_header,
         allow_admin_routes=settings.allow_admin_routes,
+        forward_client_keys=settings.forward_client_keys,
         inject_usage=settings.inject_usage,
         max_prompt_tokens=settings.max_prompt_tokens,
         max_output_tokens=settings.max_output_tokens,

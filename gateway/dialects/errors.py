@@ -6,6 +6,8 @@ from typing import Final
 
 import orjson
 
+from gateway.model import OF_KEY, Reason
+
 _TYPES: Final = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -25,6 +27,6 @@ def error_json(status: int, message: str, code: str | None) -> tuple[str, bytes]
     return "application/json", orjson.dumps({"error": error})
 
 
-def refusal_json(status: int, message: str) -> tuple[str, bytes]:
-    """(content type, body) of a refusal, with the codes that OpenAI itself uses when it is full."""
-    return error_json(status, message, _REFUSALS.get(status))
+def refusal_json(status: int, message: str, reason: Reason) -> tuple[str, bytes]:
+    """(content type, body) of a refusal, with the codes that OpenAI itself uses: full, or beyond the key's rate."""
+    return error_json(status, message, "rate_limit_exceeded" if reason in OF_KEY else _REFUSALS.get(status))

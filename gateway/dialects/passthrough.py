@@ -41,9 +41,9 @@ class Passthrough:
             return ItemReader()
         return BodyReader(status, content_type)
 
-    def rejection(self, route: Route, rejection: Rejection, message: str, status: int) -> tuple[str, bytes]:  # noqa: ARG002 - every reason has one shape here
+    def rejection(self, route: Route, rejection: Rejection, message: str, status: int) -> tuple[str, bytes]:  # noqa: ARG002 - all routes share a shape
         """See ``Dialect``."""
-        return refusal_json(status, message)
+        return refusal_json(status, message, rejection.reason)
 
     def failure(self, route: Route, message: str, status: int, code: str) -> tuple[str, bytes]:  # noqa: ARG002 - all routes share a shape
         """See ``Dialect``."""

@@ -51,6 +51,7 @@ class ProxyConfig:
     client_timeout: float = 120.0  # a client that takes or sends no byte for so long is gone
     client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
     allow_admin_routes: bool = False
+    forward_client_keys: bool = False  # clients' keys go on to the backends although the gateway itself asks for keys
     inject_usage: bool = False  # ask engines for the token counts of streams, and keep them from clients
     max_prompt_tokens: Mapping[str, int] = field(default_factory=dict)  # by model; "": all others
     max_output_tokens: Mapping[str, int] = field(default_factory=dict)

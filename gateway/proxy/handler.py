@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from gateway.admission.estimator import Estimator
+from gateway.admission.quota import Account, used_tokens
 from gateway.dialects.base import Fault
 from gateway.dialects.passthrough import OTHER
 from gateway.dialects.registry import INVALID, Dialects
@@ -30,8 +31,9 @@ from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Gate
-from gateway.proxy.http import come_back, refusal, request_head
+from gateway.proxy.http import come_back, rate_headers, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
+from gateway.proxy.keys import KeyBook
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, Written
 from gateway.proxy.relay import FAILURES, End, Relay, Wire
 from gateway.proxy.upstream import Upstream
@@ -55,6 +57,7 @@ class Handler:
         upstreams: Mapping[str, Upstream],
         observers: Sequence[Observer],
         fit: Fit,
+        keys: KeyBook,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
@@ -64,6 +67,7 @@ class Handler:
         self._upstreams = upstreams
         self._observers = tuple(observers)
         self._fit = fit
+        self._keys = keys
         self._clock = clock
         self._catalog = Catalog(config.models_timeout)
         self._ticket_ids = itertools.count(1)
@@ -99,7 +103,8 @@ class Handler:
             self._tell(call)
 
     async def _serve(self, call: Call) -> Written:
-        call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)
+        call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)  # the shape of an error
+        call.account = self._keys.identify(call)
         if rejection := self._refuse_unread(call):
             return self._reject(call, rejection)
         if call.upgrades_to_websocket():
@@ -109,6 +114,7 @@ class Handler:
         content_type = call.request.headers.get("Content-Type", "")
         shape = call.dialect.read_request(call.record.route, content_type, wire.body)
         call.record.route = shape.route  # where engines share a path, the body told whose it is
+        _hold_to_models(call, shape)
         if call.record.route.access is Access.ADMIT:
             return await self._admitted(call, shape, wire)
         if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
@@ -118,6 +124,7 @@ class Handler:
     async def _websocket(self, call: Call) -> Written:
         """A session: it holds a permit for as long as it is open, and is refused before the upgrade."""
         shape = Shape(call.record.route, model=call.queried_model, session=True)
+        _hold_to_models(call, shape)
         wire = Wire(call.terms, self._head(call, None, upgrade=True), b"", call.raw_id, upgrade=True)
         return await self._admitted(call, shape, wire)
 
@@ -146,6 +153,26 @@ class Handler:
         if self._config.inject_usage and shape.stream:
             wire = self._asking_for_usage(call, wire)
         call.timeline.offered = self._clock()
+        if call.account is None:
+            return await self._served(call, shape, wire, ticket)
+        return await self._on_account(call.account, call, shape, wire, ticket)
+
+    async def _on_account(self, account: Account, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
+        """Within what the client's key allows; what it took is counted at the end."""
+        reserved = ticket.work.tokens
+        if shortage := account.enter(reserved, self._clock()):
+            lasting = shortage.wait > LONGEST_RETRY_AFTER
+            return self._reject(call, Rejection(ticket, shortage.reason, shortage.wait, False if lasting else None))
+        try:
+            wire = replace(wire, rates=rate_headers(account.standings(self._clock())))
+            return await self._served(call, shape, wire, ticket)
+        finally:
+            record = call.record
+            used = used_tokens(record.usage, reserved, call.timeline.output_events)
+            refused = not record.attempts or record.outcome in _NOT_SERVED
+            account.leave(reserved, used, self._clock(), refused=refused)
+
+    async def _served(self, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
         end = End.CONNECT_FAILED
         for _ in range(self._config.connect_attempts):
             verdict = await self._gate.enter(ticket)
@@ -223,11 +250,11 @@ class Handler:
         body = ask_for_usage(call.record.route, wire.body)
         return wire if body is None else replace(self._wire(call, body), asks_usage=True)
 
-    @staticmethod
     def _head(
-        call: Call, length: int | None, *, without: bytes = b"", upgrade: bool = False
+        self, call: Call, length: int | None, *, without: bytes = b"", upgrade: bool = False
     ) -> Callable[[Upstream], bytes]:
         target = call.target.encode("utf-8", "surrogateescape")
+        credentials = not self._keys.closed or self._config.forward_client_keys
 
         def head(upstream: Upstream) -> bytes:
             return request_head(
@@ -238,6 +265,7 @@ class Handler:
                 request_id=call.raw_id,
                 peer=call.peer.encode(),
                 api_key=upstream.api_key,
+                credentials=credentials,
                 close=upstream.single_use,
                 upgrade=upgrade,
             )
@@ -276,6 +304,8 @@ class Handler:
 
     def _reject(self, call: Call, rejection: Rejection) -> Written:
         status, message, headers = refusal(rejection)
+        if call.account is not None:
+            headers.extend(rate_headers(call.account.standings(self._clock())))
         call.record.outcome = Outcome.REFUSED
         call.record.reason = rejection.reason
         call.record.retry_after = rejection.retry_after
@@ -302,6 +332,9 @@ class Handler:
 _INTERNAL: Final = Refused(
     HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "The gateway failed.", Outcome.INTERNAL_ERROR
 )
+
+_NOT_SERVED: Final = frozenset({Outcome.CONNECT_FAILED, Outcome.BACKEND_BUSY})
+LONGEST_RETRY_AFTER: Final = 60.0  # seconds; SDKs ignore a longer one, so they are told not to retry
 
 _ENDS: Final = {
     End.CONNECT_FAILED: Outcome.CONNECT_FAILED,
@@ -342,6 +375,20 @@ def _failure(end: End) -> Refused:
         return Refused(status, code, message, _ENDS[end], come_back(wait, status))
     hint = ("x-should-retry", "false") if end is End.SILENT else ("Retry-After", "1")
     return Refused(status, code, message, _ENDS[end], (hint,))
+
+
+def _hold_to_models(call: Call, shape: Shape) -> None:
+    """Refuse work for a model that the client's key is not for; looking at lists and names is not work.
+
+    Raises:
+        Refused: it is not, or what model is asked for cannot be told.
+    """
+    model = shape.model or _described(call)
+    if call.account is None or call.account.may_use(model):
+        return
+    if call.record.route.access is Access.ADMIT or model is not None:
+        message = "Your API key is not for this model." if model else "Your API key is for certain models: name one."
+        raise Refused(HTTPStatus.FORBIDDEN, "model_not_allowed", message)
 
 
 def _described(call: Call) -> str | None:

@@ -14,9 +14,11 @@ from enum import Enum, unique
 from http import HTTPStatus
 from typing import Final
 
+from gateway.admission.quota import Standing
 from gateway.model import Reason, Rejection
 
 Headers = Sequence[tuple[bytes, bytes]]
+Rates = Sequence[tuple[str, str]]
 
 _HOP_BY_HOP: Final = frozenset(
     {
@@ -51,7 +53,7 @@ _REPLACED_IN_REQUEST: Final = (
     _HOP_BY_HOP | _ROUTING | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
 )
 _UPGRADE: Final = b"Connection: Upgrade\r\nUpgrade: websocket"
-_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key"})
+_CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _REPLACED_IN_RESPONSE: Final = _HOP_BY_HOP | {b"x-request-id"}
 
 
@@ -113,15 +115,17 @@ def request_head(
     request_id: bytes | None = None,
     peer: bytes | None = None,
     api_key: bytes | None = None,
+    credentials: bool = True,
     close: bool = False,
     upgrade: bool = False,
 ) -> bytes:
     """Head for the backend. ``length`` None: no body and no Content-Length; ``peer`` joins X-Forwarded-For.
 
+    The client's ``credentials`` pass only where they are for the backend and it has no ``api_key`` of its own.
     ``upgrade`` asks for a WebSocket.
     """
     dropped = _REPLACED_IN_REQUEST | listed(headers, b"connection")
-    if api_key is not None:
+    if api_key is not None or not credentials:
         dropped |= _CREDENTIALS
     out = [line, b"Host: " + host]
     hops = []
@@ -164,10 +168,19 @@ def framing(head: ResponseHead, terms: ClientTerms) -> Framing:
 
 
 def response_head(
-    head: ResponseHead, terms: ClientTerms, framed: Framing, *, keep_alive: bool, request_id: bytes, timing: bytes
+    head: ResponseHead,
+    terms: ClientTerms,
+    framed: Framing,
+    *,
+    keep_alive: bool,
+    request_id: bytes,
+    timing: bytes,
+    rates: Rates = (),
 ) -> bytes:
     """Head for the client: the backend's own, with exactly one framing header and the gateway's additions."""
     dropped = _REPLACED_IN_RESPONSE | listed(head.headers, b"connection")
+    if rates:
+        dropped |= {name.encode() for name, _ in rates}
     if head.status == HTTPStatus.NO_CONTENT or head.length is None:
         dropped |= {b"content-length"}
     out = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
@@ -184,6 +197,7 @@ def response_head(
             out.append(b"Trailer: Server-Timing")
     if head.get(b"content-type").startswith("text/event-stream"):
         out.extend(line for name, line in _UNBUFFERED if name not in seen)
+    out.extend(f"{name}: {value}".encode() for name, value in rates)
     out.extend(
         (b"X-Request-Id: " + request_id, b"Server-Timing: " + timing, *_connection(terms, keep_alive=keep_alive))
     )
@@ -232,12 +246,13 @@ def chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
+_EXPOSED: Final = (
+    *("Retry-After", "retry-after-ms", "x-should-retry", "x-gateway-shed-reason", "X-Request-Id"),
+    *(f"x-ratelimit-{what}-{of}" for of in ("requests", "tokens") for what in ("limit", "remaining", "reset")),
+)
 CORS: Final = (
     ("Access-Control-Allow-Origin", "*"),
-    (
-        "Access-Control-Expose-Headers",
-        "Retry-After, retry-after-ms, x-should-retry, x-gateway-shed-reason, X-Request-Id",
-    ),
+    ("Access-Control-Expose-Headers", ", ".join(_EXPOSED)),
 )
 """Let a page of any origin read an answer of the gateway's own, which holds nothing of anybody's."""
 
@@ -255,6 +270,9 @@ _REFUSALS: Final = {
     Reason.RETRY_BUDGET: (429, "Too many requests are retries."),
     Reason.NO_BACKEND: (503, "No backend can serve the request now."),
     Reason.DRAINING: (503, "This gateway is shutting down."),
+    Reason.KEY_REQUESTS: (429, "Your API key's requests per minute are spent."),
+    Reason.KEY_TOKENS: (429, "Your API key's tokens per minute are spent."),
+    Reason.KEY_IN_FLIGHT: (429, "Your API key has as many requests running as it may."),
 }
 
 
@@ -278,6 +296,31 @@ def come_back(wait: float, status: int) -> tuple[tuple[str, str], ...]:
     unset); ``retry-after-ms`` is what the OpenAI and Anthropic SDKs prefer; ``x-envoy-ratelimited`` keeps Envoy from
     trying again.
     """
-    headers = (("Retry-After", str(_seconds(wait))), ("retry-after-ms", str(max(1, round(wait * 1000)))))
+    headers = (("Retry-After", str(_seconds(wait))), ("retry-after-ms", str(max(1, math.ceil(wait * 1000)))))
     limited = (("x-envoy-ratelimited", "true"),) if status == HTTPStatus.TOO_MANY_REQUESTS else ()
     return headers + limited
+
+
+def rate_headers(standings: Iterable[Standing]) -> Rates:
+    """``x-ratelimit-*`` as OpenAI names and spells them ("Rate limits in headers" in its guide to rate limits)."""
+    return [
+        (f"x-ratelimit-{what}-{standing.what}", value)
+        for standing in standings
+        for what, value in (
+            ("limit", str(standing.limit)),
+            ("remaining", str(standing.remaining)),
+            ("reset", _span(standing.reset)),
+        )
+    ]
+
+
+def _span(seconds: float) -> str:
+    """``12ms``, ``1.5s``, ``6m0s``."""
+    milliseconds = math.ceil(seconds * 1000)
+    if milliseconds < _SECOND:
+        return f"{milliseconds}ms"
+    minutes, rest = divmod(milliseconds / _SECOND, 60)
+    return f"{int(minutes)}m{rest:g}s" if minutes else f"{rest:g}s"
+
+
+_SECOND: Final = 1000  # milliseconds

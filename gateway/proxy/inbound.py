@@ -13,6 +13,7 @@ from typing import Final, cast
 
 from aiohttp import web
 
+from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
 from gateway.dialects.request import name_of
 from gateway.model import Access, Outcome, Record, Route, Timeline
@@ -63,6 +64,7 @@ class Call:
         self._cors = cors and "Origin" in request.headers
         self.connection = cast("ClientConnection", request.protocol)
         self.dialect: Dialect
+        self.account: Account | None = None  # of its API key, where keys are asked for
         self.method = request.method
         self.target = _origin_form(request.raw_path)
         self.headers = request.raw_headers
@@ -99,11 +101,13 @@ class Call:
         return self.request.remote or ""
 
     def client(self, config: ProxyConfig) -> str:
-        """Who it is for fairness: the configured header, else a hash of the API key, else the address."""
+        """Who it is for fairness: the key's holder; else the configured header, a hash of the key, the address."""
+        if self.account is not None:
+            return self.account.terms.name
         headers = self.request.headers
         if config.client_header is not None and (named := headers.get(config.client_header)):
             return _clean(named)
-        key = headers.get("Authorization") or headers.get("X-Api-Key")
+        key = headers.get("Authorization") or headers.get("X-Api-Key") or headers.get("Api-Key")
         if not key:
             return self.peer
         return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
@@ -136,6 +140,13 @@ class Call:
             and not self.terms.http10
             and not self.body_pending
         )
+
+    @property
+    def is_preflight(self) -> bool:
+        """Whether a browser asks if a page may ask (Fetch standard, CORS preflight): no key, no body, no work."""
+        headers = self.request.headers
+        asks = "Origin" in headers and "Access-Control-Request-Method" in headers
+        return self.method == "OPTIONS" and asks and not self.body_pending
 
     @property
     def queried_model(self) -> str | None:

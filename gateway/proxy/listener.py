@@ -127,7 +127,7 @@ class ClientConnection(web.RequestHandler):
         """Answer what aiohttp could not parse, in the shape of OpenAI's errors."""
         if not isinstance(exc, HttpProcessingError):
             return super().handle_error(request, status, exc, message)
-        _log.debug("bad request from %s: %s", request.remote, message)
+        _log.debug("bad request from %s: %s", request.remote, type(exc).__name__)  # the message quotes what was sent
         if self.transport is not None:
             content_type, body = error_json(status, "The request is not valid HTTP.", "bad_request")
             terms = ClientTerms(method="", keep_alive=False)

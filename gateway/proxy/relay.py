@@ -23,7 +23,7 @@ from gateway.dialects.base import Dialect, Fault, ResponseReader
 from gateway.dialects.usage import UsageFilter
 from gateway.model import Progress, Shape, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
-from gateway.proxy.http import ClientTerms, Framing, ResponseHead, chunk, framing, response_head, switching_head
+from gateway.proxy.http import ClientTerms, Framing, Rates, ResponseHead, chunk, framing, response_head, switching_head
 from gateway.proxy.upstream import Connection, TurnedAway, Upstream
 
 _log = logging.getLogger(__name__)
@@ -61,6 +61,7 @@ class Wire:
     request_id: bytes
     asks_usage: bool = False  # the gateway put that into the body: the client is not to see the answer to it
     upgrade: bool = False  # a WebSocket is asked for
+    rates: Rates = ()  # what is left of the client's key
 
 
 class ClientSide(Protocol):
@@ -359,6 +360,7 @@ class Relay:
             keep_alive=self.keep_alive,
             request_id=self._wire.request_id,
             timing=self._timing(now, ended=ended),
+            rates=self._wire.rates,
         )
 
     def _timing(self, now: float, *, ended: bool) -> bytes:

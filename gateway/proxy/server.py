@@ -19,6 +19,7 @@ from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Gate
 from gateway.proxy.handler import Handler
+from gateway.proxy.keys import KeyBook, Keys
 from gateway.proxy.listener import ClientServer
 from gateway.proxy.prober import Prober
 from gateway.proxy.upstream import Upstream
@@ -45,15 +46,17 @@ class Gateway:
         estimator: Estimator,
         observers: Sequence[Observer] = (),
         canary: CanaryPlan | None = None,
+        keys: Keys | None = None,
     ) -> None:
-        """Compose; nothing is opened before ``start``. Without ``canary`` none are sent."""
+        """Compose; nothing is opened before ``start``. Without ``canary`` none are sent; ``keys`` None: none needed."""
         self._config = config
         self._gate = Gate(controller)
         self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         dialects = standard(allow_admin=config.allow_admin_routes)
         fit = Fit(backends, config.max_prompt_tokens, config.max_output_tokens)
         self._prober = Prober(config, self._upstreams, self._gate, dialects.prefer, fit.learn)
-        self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers, fit)
+        self._keys = KeyBook(keys)
+        self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers, fit, self._keys)
         self._canaries = Canaries(canary, self._upstreams, self._gate.is_down) if canary is not None else None
         self._clients: ClientServer | None = None
         self._listener: asyncio.Server | None = None
@@ -93,6 +96,10 @@ class Gateway:
         state = self._gate.state()
         backends = tuple(replace(each, engine=self._prober.state(each.name)) for each in state.backends)
         return replace(state, backends=backends)
+
+    def replace_keys(self, keys: Keys | None) -> None:
+        """Go on with other API keys, from the next request on."""
+        self._keys.replace(keys)
 
     @property
     def tuning(self) -> Tuning:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from gateway.settings.faults import Fault, nearest
+from gateway.settings.keys import SHORT
 from gateway.settings.model import Settings, variable
-from gateway.settings.plain import lanes
+from gateway.settings.plain import api_keys, lanes
 from gateway.settings.values import show_duration, show_size
 
 _EVERYWHERE: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not bound
@@ -92,6 +93,23 @@ def _bodies(settings: Settings) -> Iterator[Fault]:
         )
 
 
+def _keys(settings: Settings) -> Iterator[Fault]:
+    try:
+        api_keys(settings)
+    except ValueError as error:
+        field = "api_keys" if settings.api_keys_file is None else "api_keys_file"
+        shown = f"got {settings.api_keys_file!r}: " if settings.api_keys_file else ""
+        yield _fault(f"{shown}{error}", field, "api_keys", "api_keys_file")
+    for entry in settings.api_keys:
+        if entry.is_guessable:
+            yield _fault(
+                f"a key of {entry.name!r} has fewer than {SHORT} characters and may be guessed: make one by "
+                "`gateway keys new`",
+                "api_keys",
+                fatal=False,
+            )
+
+
 def _tls(settings: Settings) -> Iterator[Fault]:
     given = settings.tls_ca, settings.tls_cert, settings.tls_key
     for fields, problem in _tls_problems(*given, variable("tls_cert")):
@@ -133,6 +151,7 @@ _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
     _lane_names,
     _waits,
     _bodies,
+    _keys,
     _tls,
     _backend_tls,
 )

@@ -5,14 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from annotated_types import Ge, Gt, Le
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from gateway.settings.model import Settings, variable
+from gateway.settings.keys import KEY_FIELDS
+from gateway.settings.model import PREFIX, Settings, variable
 from gateway.settings.values import BACKEND_FIELDS, Kind, looks_secret, masked
 
 
@@ -48,8 +49,10 @@ def shown(settings: Settings, name: str) -> str:
 
 def is_secret(field: FieldInfo) -> bool:
     """Whether a field's value must never be shown."""
-    return SecretStr in {field.annotation, *get_args(field.annotation)} or any(
-        SecretStr in get_args(part) for part in get_args(field.annotation)
+    return (
+        kind(field).secret
+        or SecretStr in {field.annotation, *get_args(field.annotation)}
+        or any(SecretStr in get_args(part) for part in get_args(field.annotation))
     )
 
 
@@ -67,8 +70,8 @@ def invalid(problems: Iterable[ErrorDetails], given: Mapping[str, Any]) -> Itera
     """A fault for each thing that the model found wrong with the texts in ``given``."""
     for problem in problems:
         field = str(problem["loc"][0])
-        if field == "backends" and len(problem["loc"]) > 1:
-            yield _invalid_backend(problem)
+        if field in _ENTRIES and len(problem["loc"]) > 1:
+            yield _invalid_entry(field, problem)
         else:
             yield _invalid_value(field, problem, str(given[field]))
 
@@ -82,20 +85,27 @@ def _invalid_value(field: str, problem: ErrorDetails, text: str) -> Fault:
     )
 
 
-def _invalid_backend(problem: ErrorDetails) -> Fault:
+_ENTRIES: Final = {
+    "backends": (BACKEND_FIELDS, "got neither, expected a URL or an object with url"),
+    "api_keys": (KEY_FIELDS, "got something else, expected an object with name and keys"),
+}
+
+
+def _invalid_entry(field: str, problem: ErrorDetails) -> Fault:
+    known, otherwise = _ENTRIES[field]
     _, index, *inner = problem["loc"]
-    name = f"{variable('backends')}[{index}]" + (f".{inner[0]}" if inner else "")
-    fields = frozenset({"backends"})
+    name = f"{variable(field)}[{index}]" + (f".{inner[0]}" if inner else "")
+    fields = frozenset({field})
     if not inner:
-        return Fault(name, "got neither, expected a URL or an object with url", fields)
+        return Fault(name, otherwise, fields)
     key = str(inner[0])
     if problem["type"] == "missing":
-        return Fault(name, f"is missing, expected {BACKEND_FIELDS[key]}", fields)
+        return Fault(name, f"is missing, expected {known[key]}", fields)
     if problem["type"] == "extra_forbidden":
-        return Fault(name, f"no such key{nearest(key, BACKEND_FIELDS)}", fields)
+        return Fault(name, f"no such key{nearest(key, known)}", fields)
     shown = "a value (not shown)" if looks_secret(key) else masked(str(problem["input"]))
     detail = _detail(problem)
-    return Fault(name, f"got {shown}{f' ({detail})' if detail else ''}, expected {BACKEND_FIELDS[key]}", fields)
+    return Fault(name, f"got {shown}{f' ({detail})' if detail else ''}, expected {known[key]}", fields)
 
 
 def _detail(problem: ErrorDetails) -> str:
@@ -106,8 +116,9 @@ def _detail(problem: ErrorDetails) -> str:
 def unknown(name: str, text: str, where: str) -> Fault:
     """A ``GATEWAY_`` variable that is none of ours."""
     known = {variable(field): is_secret(info) for field, info in Settings.model_fields.items()}
-    near = difflib.get_close_matches(name.upper(), known, n=3)
-    secret = looks_secret(name) or any(known[other] for other in near)
+    own = name.upper().removeprefix(PREFIX)  # what all have in common makes none of them alike
+    near = difflib.get_close_matches(own, [other.removeprefix(PREFIX) for other in known], n=3)
+    secret = looks_secret(name) or any(known[PREFIX + other] for other in near)
     shown = "a text (not shown)" if secret else masked(text)
     return Fault(name, f"no such setting{where} (got {shown}){nearest(name.upper(), known)}")
 

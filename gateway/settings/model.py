@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from gateway.admission.config import BreakerConfig, EstimatorConfig, LimitConfig, QueueConfig, ShedConfig
 from gateway.settings.values import (
+    ApiKeys,
     Backends,
     Buckets,
     Bytes,
@@ -83,6 +84,36 @@ class _Listeners(BaseModel):
     admin_port: Port = Field(default=8081, description="Port for probes, metrics and state.")
     admin_token: Secret | None = Field(
         default=None, description="Token that opens the admin port to other than loopback."
+    )
+
+
+class _Keys(BaseModel):
+    """Who may come.
+
+    Where neither of these is set, everybody may, with any key or none, and what key a client sends goes on to the
+    engine. Where one is, a request needs a known key, as `Authorization: Bearer`, `x-api-key` or `api-key`, whatever
+    its path and method (only a browser's preflight needs none), and no client's key reaches an engine.
+
+    The short form is a list of keys. The JSON form, which the file has, takes for each holder a `name` (it names the
+    client in metrics and logs) and `keys` (one, or several while one replaces another), and where wanted
+    `requests_per_minute`, `tokens_per_minute` (prompt and output), `max_in_flight` and `models`. The file holds
+    hashes only. `gateway keys new` makes a key and its entry, `gateway keys hash` the hash of a key. A file that
+    changed is read again by itself; where something in it is wrong, the keys before stay.
+    """
+
+    api_keys: ApiKeys = Field(
+        default=(),
+        description="API keys of clients. Unset, and no file: no key is asked for.",
+        examples=[
+            "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            '[{"name": "team-a", "keys": "sha256:...", "requests_per_minute": 60, "models": ["qwen3-8b"]}]',
+        ],
+    )
+    api_keys_file: File | None = Field(default=None, description="File with more of them, hashed.")
+    forward_client_keys: Flag = Field(
+        default=False,
+        description="Send clients' keys on to engines that have no `api_key` of their own, although the gateway asks "
+        "for keys itself.",
     )
 
 
@@ -412,6 +443,7 @@ class _Emulator(BaseModel):
 SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Engines", _Engines),
     ("Listeners", _Listeners),
+    ("API keys", _Keys),
     ("Objectives", _Objectives),
     ("Clients", _Clients),
     ("Talking to the engines", _Upstream),
@@ -440,6 +472,7 @@ class Settings(
     _Upstream,
     _Clients,
     _Objectives,
+    _Keys,
     _Listeners,
     _Engines,
     BaseSettings,

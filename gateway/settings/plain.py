@@ -13,7 +13,9 @@ from gateway.admission.config import (
     QueueConfig,
     ShedConfig,
 )
+from gateway.admission.quota import KeyTerms
 from gateway.model import Backend, BackendTls
+from gateway.settings.keys import KeySettings, contradictions, read_keys
 from gateway.settings.model import Settings
 
 _FIRST_WAIT: Final = 1.0  # seconds: a person in a chat does not mind a second
@@ -39,6 +41,30 @@ def backends(settings: Settings) -> tuple[Backend, ...]:
             tls=BackendTls(backend.tls_verify, backend.tls_ca, backend.tls_cert, backend.tls_key),
         )
         for backend in settings.backends
+    )
+
+
+def api_keys(settings: Settings) -> dict[bytes, KeyTerms] | None:
+    """What each key is good for, by its SHA-256; None where no key is asked for.
+
+    Raises:
+        ValueError: the file of keys is wrong.
+    """
+    if not settings.api_keys and settings.api_keys_file is None:
+        return None
+    entries = settings.api_keys + (read_keys(settings.api_keys_file) if settings.api_keys_file else ())
+    if wrong := next(contradictions(entries), None):
+        raise ValueError(wrong)
+    return {digest: _terms(entry) for entry in entries for digest in entry.digests}
+
+
+def _terms(entry: KeySettings) -> KeyTerms:
+    return KeyTerms(
+        entry.name,
+        requests_per_minute=entry.requests_per_minute,
+        tokens_per_minute=entry.tokens_per_minute,
+        max_in_flight=entry.max_in_flight,
+        models=frozenset(entry.models),
     )
 
 

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, Co
 from pydantic_settings import NoDecode
 
 from gateway.dialects.engines import AUTO, ENGINES
+from gateway.settings.keys import KEY_FIELDS, KeySettings, parse_keys, show_keys
 
 MASK: Final = "***"
 _SHOWN: Final = 160  # characters of a wrong value that a fault shows
@@ -34,6 +35,7 @@ class Kind:
     expected: str
     unit: str = ""
     show: Callable[[Any], str] = str
+    secret: bool = False  # what is given must never be shown
 
 
 # --------------------------------------------------------------------------------------------------------------
@@ -446,6 +448,18 @@ Backends = Annotated[
         + ", ".join(name for name in BACKEND_FIELDS if name != "url"),
         "",
         show_backends,
+    ),
+]
+ApiKeys = Annotated[
+    tuple[KeySettings, ...],
+    NoDecode,
+    BeforeValidator(parse_keys),
+    Kind(
+        "keys or their hashes separated by commas, or a JSON list of objects with name, keys and any of "
+        + ", ".join(name for name in KEY_FIELDS if name not in {"name", "keys"}),
+        "",
+        show_keys,
+        secret=True,
     ),
 ]
 Buckets = Annotated[

@@ -43,6 +43,7 @@ def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
             "host": "127.0.0.1",
             "client_header": "x-tenant",
             "allow_admin_routes": True,
+            "forward_client_keys": True,
             "inject_usage": True,
             "tls_verify": False,
             **dict.fromkeys(("tls_ca", "tls_cert", "tls_key"), str(pem)),

@@ -9,6 +9,7 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from gateway.admission.config import EstimatorConfig
 from gateway.admission.controller import AdmissionController
@@ -32,6 +33,7 @@ from gateway.model import (
     WorkEstimate,
 )
 from gateway.proxy.config import ProbeConfig, ProxyConfig
+from gateway.proxy.keys import Keys
 from gateway.proxy.server import Gateway
 
 GUARD = 20.0  # seconds after which something hangs; no test measures time
@@ -526,6 +528,7 @@ async def open_house(
     *backends: Backend | ScriptedBackend | str,
     limit: int = 1_000_000,
     observers: Iterable[object] = (),
+    keys: Keys | None = None,
     **changes: object,
 ) -> AsyncIterator[House]:
     """A started gateway before ``backends``; named a, b, ... where they are not Backend values."""
@@ -538,7 +541,8 @@ async def open_house(
     controller = CountingController((backend.name for backend in configured), limit)
     controller.models = {backend.name: list(backend.models) for backend in configured if backend.models}
     estimator, records = ConstantEstimator(), Records()
-    gateway = Gateway(proxy_config(**changes), configured, controller, estimator, (records, *observers))  # type: ignore[arg-type]
+    observing: Any = (records, *observers)
+    gateway = Gateway(proxy_config(**changes), configured, controller, estimator, observing, keys=keys)
     await gateway.start()
     house = House(gateway, controller, estimator, records)
     try:
