@@ -45,6 +45,7 @@ class Ending(Enum):
     SHED = "shed"  # refused, and no retry left
     TIMED_OUT = "timed out"
     ABANDONED = "abandoned"
+    FAILED = "failed"  # an error inside a stream, upon which SDKs do not try again
 
 
 class Front(Protocol):
@@ -121,6 +122,11 @@ class Call:
         else:
             self._world.after(told or self._backoff(), self._try)
 
+    def failed(self, attempt: Attempt) -> None:
+        """The answer began and was an error."""
+        if attempt is self._attempt:
+            self._end(Ending.FAILED)
+
     def _backoff(self) -> float:
         return min(8.0, 0.5 * 2.0 ** (self.attempts - 1)) * (1.0 - 0.25 * self._chance.random())
 
@@ -171,6 +177,10 @@ class Attempt:
         """The whole answer reached the client."""
         self.begun()
         self.call.answered(self)
+
+    def failed(self) -> None:
+        """An error came inside the answer."""
+        self.call.failed(self)
 
     def refused(self, retry_after: float | None = None, should_retry: bool | None = None) -> None:
         """The answer was 429 or 503."""

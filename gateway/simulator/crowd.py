@@ -15,13 +15,18 @@ from gateway.simulator.world import World
 
 def engines(world: World, setup: Setup) -> list[Node]:
     """The fleet, idle."""
-    return [Node(world, machine.name, Engine(machine.profile), machine.speeds) for machine in setup.fleet]
+    return [
+        Node(world, machine.name, Engine(machine.profile), machine.speeds, refuses_inside=machine.refuses_inside)
+        for machine in setup.fleet
+    ]
 
 
-def crowds(world: World, front: Front, setup: Setup, ended: list[Call]) -> None:
-    """Let all of the load arrive at ``front``; calls go to ``ended`` as they end."""
+def crowds(world: World, front: Front, around: Front, setup: Setup, ended: list[Call]) -> None:
+    """Let all of the load arrive at ``front``, or ``around`` it; calls to ``front`` go to ``ended`` as they end."""
     for number, kind in enumerate(setup.load):
-        Crowd(world, front, kind, f"{setup.seed}/{kind.label}/{number}", number, setup.horizon, ended)
+        seed = f"{setup.seed}/{kind.label}/{number}"
+        place, ends = (around, []) if kind.around else (front, ended)
+        Crowd(world, place, kind, seed, number, setup.horizon, ends)
 
 
 class Crowd:

@@ -15,11 +15,24 @@ Ended = Callable[[], object]
 
 
 class Node:
-    """One engine. ``speeds`` are (at, speed) pairs; at speed 0 it hangs."""
+    """One engine. ``speeds`` are (at, speed) pairs; at speed 0 it hangs.
 
-    def __init__(self, world: World, name: str, engine: Engine, speeds: Sequence[tuple[float, float]] = ()) -> None:
+    ``refuses_inside``: where it is full it says so in the first event of a stream that began with 200.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        engine: Engine,
+        speeds: Sequence[tuple[float, float]] = (),
+        *,
+        refuses_inside: bool = False,
+    ) -> None:
         self.name = name
         self.engine = engine
+        self.refuses_inside = refuses_inside
+        self._key = 0
         self._world = world
         self._speed = 1.0
         self._since = (0.0, 0.0)  # the world's time and the engine's, when the speed last changed
@@ -29,13 +42,15 @@ class Node:
         for at, speed in speeds:
             world.at(at, lambda speed=speed: self._set_speed(speed))  # type: ignore[misc]
 
-    def submit(self, key: int, prompt_tokens: int, output_tokens: int, ended: Ended) -> bool:
-        """Start a request and tell ``ended`` of its last token; False where the engine is full and says so."""
+    def submit(self, prompt_tokens: int, output_tokens: int, ended: Ended) -> int | None:
+        """Start a request and tell ``ended`` of its last token; its key, None where the engine is full and says so."""
+        key = self._key
         if not self.engine.submit(key, prompt_tokens, output_tokens, self._engine_now()):
-            return False
+            return None
+        self._key += 1
         self._ends[key] = ended
         self._schedule()
-        return True
+        return key
 
     def listen(self, key: int, output: Output | None) -> None:
         """Tell ``output`` of each token of a request but its last; None: nobody from now on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -15,6 +15,7 @@ from gateway.admission.estimator import Estimator
 from gateway.model import Access, Backend, Hints, Outcome, Permit, Route, Shape, Ticket, Usage, Verdict
 from gateway.simulator.clients import Attempt
 from gateway.simulator.fleet import Node
+from gateway.simulator.setup import Restart
 from gateway.simulator.workload import Want
 from gateway.simulator.world import World
 
@@ -51,6 +52,7 @@ class Gateway:
         self._queued: dict[int, tuple[Attempt, float]] = {}
         self._tickets: dict[Attempt, int] = {}
         self._running: dict[Attempt, Permit] = {}
+        self._keys: dict[Attempt, int] = {}  # on the engine
 
     def send(self, attempt: Attempt) -> None:
         """Offer it to the controller."""
@@ -64,7 +66,8 @@ class Gateway:
         """The client hung up: withdraw it, or abort it on the engine."""
         permit = self._running.get(attempt)
         if permit is not None:
-            self._nodes[permit.backend].abort(permit.id)
+            if attempt in self._keys:
+                self._nodes[permit.backend].abort(self._keys[attempt])
             self._end(attempt, Outcome.CLIENT_GONE, None)
         elif attempt in self._tickets:
             ticket = self._tickets.pop(attempt)
@@ -128,17 +131,20 @@ class Gateway:
     def _start(self, attempt: Attempt, permit: Permit) -> None:
         self._running[attempt] = permit
         want, node = attempt.call.want, self._nodes[permit.backend]
-        if not node.submit(permit.id, want.prompt_tokens, want.output_tokens, lambda: self._complete(attempt)):
-            self._world.after(BUSY_AFTER, lambda: self._busy(attempt))
-        elif want.stream:
-            node.listen(permit.id, lambda events, now: self._begin(attempt, permit, events, now))
+        key = node.submit(want.prompt_tokens, want.output_tokens, lambda: self._complete(attempt))
+        if key is None:
+            self._world.after(BUSY_AFTER, lambda: self._busy(attempt, node))
+            return
+        self._keys[attempt] = key
+        if want.stream:
+            node.listen(key, lambda events, now: self._begin(attempt, permit, events, now))
 
     def _begin(self, attempt: Attempt, permit: Permit, events: int, now: float) -> None:
         """The first token; the further ones concern nobody but the window that measures their pace."""
         self.first_tokens.append((now, now - permit.granted_at))
         permit.progress.output(events, now)
         attempt.begun()
-        self._nodes[permit.backend].listen(permit.id, permit.progress.output)
+        self._nodes[permit.backend].listen(self._keys[attempt], permit.progress.output)
 
     def _complete(self, attempt: Attempt) -> None:
         permit, now = self._running[attempt], self._world.now
@@ -150,13 +156,35 @@ class Gateway:
         self._end(attempt, Outcome.COMPLETED, _usage(attempt))
         attempt.complete()
 
-    def _busy(self, attempt: Attempt) -> None:
+    def _busy(self, attempt: Attempt, node: Node) -> None:
         if attempt in self._running:
             self._end(attempt, Outcome.BACKEND_BUSY, None)
-            attempt.refused()
+            _turn_away(attempt, node)
 
     def _end(self, attempt: Attempt, outcome: Outcome, usage: Usage | None) -> None:
+        self._keys.pop(attempt, None)
         self._settle(self._running.pop(attempt), outcome, usage)
+
+    def drain(self) -> None:
+        """Take nothing new; what is here goes on."""
+        self._apply(self.controller.drain(self._world.now))
+
+    def crash(self) -> None:
+        """Lose every connection."""
+        for attempt in (*self._tickets, *self._running):
+            self.leave(attempt)
+            if attempt.started and attempt.call.want.stream:
+                attempt.failed()
+            else:
+                attempt.refused()
+
+
+def _turn_away(attempt: Attempt, node: Node) -> None:
+    """The engine's own queue is full."""
+    if node.refuses_inside and attempt.call.want.stream:
+        attempt.failed()
+    else:
+        attempt.refused()
 
 
 def _shape(want: Want) -> Shape:
@@ -180,29 +208,62 @@ def _listen_once(node: Node, key: int, attempt: Attempt) -> None:
         node.listen(key, begun)
 
 
+class Succession:
+    """A gateway that another one takes over from, as in a deployment: whoever asked the first is answered by it."""
+
+    def __init__(self, world: World, first: Gateway, restart: Restart, successor: Callable[[Gateway], Gateway]) -> None:
+        """``successor`` makes the second, from the first as it stands then."""
+        self.gateways = [first]
+        self._restart = restart
+        self._successor = successor
+        self._whose: dict[Attempt, Gateway] = {}
+        world.at(restart.at, self._take_over)
+
+    @property
+    def controller(self) -> AdmissionController:
+        """Who decides on what arrives now."""
+        return self.gateways[-1].controller
+
+    def send(self, attempt: Attempt) -> None:
+        """Give it to whoever is there now."""
+        self._whose[attempt] = self.gateways[-1]
+        self.gateways[-1].send(attempt)
+
+    def leave(self, attempt: Attempt) -> None:
+        """The client hung up."""
+        self._whose[attempt].leave(attempt)
+
+    def _take_over(self) -> None:
+        first = self.gateways[0]
+        self.gateways.append(self._successor(first))
+        if self._restart.graceful:
+            first.drain()
+        else:
+            first.crash()
+
+
 class Direct:
     """No gateway: a load balancer that takes turns, as a Kubernetes Service or nginx does."""
 
     def __init__(self, world: World, nodes: Sequence[Node]) -> None:
         self._world = world
         self._turns = itertools.cycle(nodes)
-        self._keys = itertools.count(1)
         self._running: dict[Attempt, tuple[Node, int]] = {}
 
     def send(self, attempt: Attempt) -> None:
         """Give it to the next engine."""
-        node, key = next(self._turns), next(self._keys)
-        want = attempt.call.want
+        node, want = next(self._turns), attempt.call.want
 
         def ended() -> None:
             del self._running[attempt]
             attempt.complete()
 
-        if node.submit(key, want.prompt_tokens, want.output_tokens, ended):
-            self._running[attempt] = (node, key)
-            _listen_once(node, key, attempt)
-        else:
-            self._world.after(BUSY_AFTER, attempt.refused)
+        key = node.submit(want.prompt_tokens, want.output_tokens, ended)
+        if key is None:
+            self._world.after(BUSY_AFTER, lambda: _turn_away(attempt, node))
+            return
+        self._running[attempt] = (node, key)
+        _listen_once(node, key, attempt)
 
     def leave(self, attempt: Attempt) -> None:
         """The client hung up: the engine forgets it."""
@@ -229,8 +290,7 @@ class StaticFifo:
     max_wait: float = 1.0
     _places: list[_Place] = field(init=False)
     _queue: deque[Attempt] = field(default_factory=deque)
-    _running: dict[Attempt, tuple[_Place, int]] = field(default_factory=dict)
-    _keys: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
+    _running: dict[Attempt, tuple[_Place, int | None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._places = [_Place(node) for node in self.nodes]
@@ -245,7 +305,8 @@ class StaticFifo:
         """The client hung up."""
         if attempt in self._running:
             place, key = self._running[attempt]
-            place.node.abort(key)
+            if key is not None:
+                place.node.abort(key)
             self._release(attempt)
         elif attempt in self._queue:
             self._queue.remove(attempt)
@@ -263,23 +324,25 @@ class StaticFifo:
             self._start(self._queue.popleft(), place)
 
     def _start(self, attempt: Attempt, place: _Place) -> None:
-        key, want = next(self._keys), attempt.call.want
+        want = attempt.call.want
         place.inflight += 1
-        self._running[attempt] = (place, key)
 
         def ended() -> None:
             self._release(attempt)
             attempt.complete()
 
-        if place.node.submit(key, want.prompt_tokens, want.output_tokens, ended):
-            _listen_once(place.node, key, attempt)
-        else:
+        key = place.node.submit(want.prompt_tokens, want.output_tokens, ended)
+        self._running[attempt] = (place, key)
+        if key is None:
             self.world.after(BUSY_AFTER, lambda: self._busy(attempt))
+        else:
+            _listen_once(place.node, key, attempt)
 
     def _busy(self, attempt: Attempt) -> None:
         if attempt in self._running:
+            node = self._running[attempt][0].node
             self._release(attempt)
-            attempt.refused()
+            _turn_away(attempt, node)
 
     def _release(self, attempt: Attempt) -> None:
         place, _ = self._running.pop(attempt)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gateway.admission.config import AdmissionConfig
+from gateway.admission.controller import AdmissionController
 from gateway.model import Backend, BackendState, Hints
 from gateway.simulator import figures
 from gateway.simulator.clients import Call, Front
 from gateway.simulator.crowd import crowds, engines
 from gateway.simulator.figures import Trace
 from gateway.simulator.fleet import Node
-from gateway.simulator.fronts import Direct, Gateway
+from gateway.simulator.fronts import Decision, Direct, Gateway, Succession
 from gateway.simulator.setup import Hinting, Setup
 from gateway.simulator.world import World
 
@@ -21,11 +22,12 @@ TRACE_EVERY = 0.5
 
 @dataclass(slots=True)
 class Result:
-    """What a run gave: the figures, and how each backend's books went (every half second; empty without a gateway)."""
+    """What a run gave: the figures; with a gateway also its verdicts, and every half second each backend's books."""
 
     figures: dict[str, float]
     calls: list[Call]
     trace: Trace = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
 
 
 class Run:
@@ -41,7 +43,7 @@ class Run:
     def through(self, front: Front, state: Callable[[float], tuple[BackendState, ...]] | None = None) -> Result:
         """Let the clients send to ``front`` until the horizon."""
         setup, world = self.setup, self.world
-        crowds(world, front, setup, self._ended)
+        crowds(world, front, Direct(world, self.nodes), setup, self._ended)
         trace: Trace = []
         if state is not None:
             _every(world, TRACE_EVERY, lambda: trace.append((world.now, state(world.now))))
@@ -53,18 +55,45 @@ class Run:
         return Result(of | figures.of_limits(trace, setup.measure_from), measured, trace)
 
 
-def gateway(setup: Setup, *, limit: int | None = None, config: AdmissionConfig | None = None) -> Result:
-    """The production admission, with its defaults unless given; ``limit`` fixes every backend's."""
+Make = Callable[[World, Sequence[Node], Sequence[Backend], AdmissionConfig, str], Gateway]
+Inherit = Callable[[AdmissionController, AdmissionController], object]
+
+
+def gateway(
+    setup: Setup,
+    *,
+    limit: int | None = None,
+    config: AdmissionConfig | None = None,
+    make: Make = Gateway,
+    inherit: Inherit | None = None,
+) -> Result:
+    """The production admission, with its defaults unless given; ``limit`` fixes every backend's.
+
+    ``inherit``: told the first controller and the second when a restart is simulated, to hand on what was learned.
+    """
     run = Run(setup)
     backends = [Backend(m.name, f"http://{m.name}", limit=limit or m.limit) for m in setup.fleet]
-    front = Gateway(run.world, run.nodes, backends, config or AdmissionConfig(), str(setup.seed))
+
+    def fresh() -> Gateway:
+        return make(run.world, run.nodes, backends, config or AdmissionConfig(), str(setup.seed))
+
+    def successor(first: Gateway) -> Gateway:
+        second = fresh()
+        if inherit is not None:
+            inherit(first.controller, second.controller)
+        return second
+
+    first = fresh()
+    front = first if setup.restart is None else Succession(run.world, first, setup.restart, successor)
+    gateways = front.gateways if isinstance(front, Succession) else [first]
     if setup.hints:
-        _probe(run, front, setup.hints)
+        _probe(run, gateways, setup.hints)
     result = run.through(front, lambda now: front.controller.state(now).backends)
-    inside = [ttft for at, ttft in front.first_tokens if at >= setup.measure_from]
+    inside = [ttft for each in gateways for at, ttft in each.first_tokens if at >= setup.measure_from]
+    result.decisions = [decision for each in gateways for decision in each.decisions]
     result.figures |= {
-        "queue_deepest": front.deepest,
-        "longest_wait": max((decision.wait for decision in front.decisions), default=0.0),
+        "queue_deepest": max(each.deepest for each in gateways),
+        "longest_wait": max((decision.wait for decision in result.decisions), default=0.0),
         "engine_ttft_p90": figures.percentile(inside, 0.9),
     }
     return result
@@ -84,7 +113,7 @@ def _every(world: World, seconds: float, action: Callable[[], object]) -> None:
     world.after(seconds, again)
 
 
-def _probe(run: Run, front: Gateway, hinting: Hinting) -> None:
+def _probe(run: Run, gateways: Sequence[Gateway], hinting: Hinting) -> None:
     """Read each engine's gauges now and then, and let the gateway hear of them when they are old enough."""
     world = run.world
 
@@ -92,7 +121,7 @@ def _probe(run: Run, front: Gateway, hinting: Hinting) -> None:
         if world.now <= hinting.until:
             for node in run.nodes:
                 hints = _gauges(node, hinting)
-                world.after(hinting.delay, lambda node=node, hints=hints: front.hint(node.name, hints))  # type: ignore[misc]
+                world.after(hinting.delay, lambda node=node, hints=hints: gateways[-1].hint(node.name, hints))  # type: ignore[misc]
 
     _every(world, hinting.every, read)
 

@@ -14,12 +14,16 @@ Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of tim
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One engine of the fleet. ``speeds`` are (from second, speed); ``limit`` fixes what the gateway may send to it."""
+    """One engine of the fleet. ``speeds`` are (from second, speed); ``limit`` fixes what the gateway may send to it.
+
+    ``refuses_inside``: where its own queue is full it says so inside a 200, as vLLM does to a burst of streams.
+    """
 
     name: str
     profile: Profile
     speeds: Steps = ()
     limit: int | None = None
+    refuses_inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Load:
     With a ``trace`` its very requests come, and ``workload`` is not drawn from.
 
     ``think``: seconds before they do. ``clients``: distinct fairness keys. ``streamed``: the share of streams.
-    ``background``: left out when the rest is measured alone.
+    ``background``: left out when the rest is measured alone. ``around``: straight to the engines, not measured.
     """
 
     workload: str = ""
@@ -41,6 +45,7 @@ class Load:
     clients: int = 20
     streamed: float = 1.0
     background: bool = False
+    around: bool = False
     habits: Habits = field(default_factory=Habits)
 
 
@@ -82,6 +87,17 @@ class Hinting:
     kv_usage: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """At second ``at`` another gateway takes over.
+
+    ``graceful``: what the first one has is served to its end beside the second; else it is cut off, and clients retry.
+    """
+
+    at: float
+    graceful: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """All that a run depends on. Seconds; what ended before ``measure_from`` is not counted."""
@@ -93,3 +109,4 @@ class Setup:
     seed: int = 0
     objectives: Objectives = field(default_factory=Objectives)
     hints: Hinting | None = None
+    restart: Restart | None = None

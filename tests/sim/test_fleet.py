@@ -12,13 +12,18 @@ from gateway.simulator.world import World
 FLAT = PROFILES["flat"]  # a step takes 10 ms, whatever is in it
 
 
+def _key(key: int | None) -> int:
+    assert key is not None
+    return key
+
+
 def _ends(speeds: list[tuple[float, float]], until: float = 10.0) -> list[float]:
     """When the output of one request of a hundred tokens arrives."""
     world = World()
     node = Node(world, "a", Engine(FLAT), speeds)
     seen: list[float] = []
-    node.submit(1, 10, 100, lambda: seen.append(world.now))
-    node.listen(1, lambda _events, now: seen.append(now))
+    key = node.submit(10, 100, lambda: seen.append(world.now))
+    node.listen(_key(key), lambda _events, now: seen.append(now))
     world.run(until)
     return seen
 
@@ -51,9 +56,9 @@ def test_a_request_hung_up_upon_gives_no_more_output_and_leaves_the_engine() -> 
     world = World()
     node = Node(world, "a", Engine(FLAT))
     seen: list[float] = []
-    node.submit(1, 10, 100, lambda: seen.append(world.now))
-    node.listen(1, lambda _events, now: seen.append(now))
-    world.at(0.5, lambda: node.abort(1))
+    key = node.submit(10, 100, lambda: seen.append(world.now))
+    node.listen(_key(key), lambda _events, now: seen.append(now))
+    world.at(0.5, lambda: node.abort(_key(key)))
     world.run(10.0)
     assert seen
     assert max(seen) <= 0.51
@@ -65,18 +70,18 @@ def test_who_stops_listening_hears_of_the_end_alone() -> None:
     node = Node(world, "a", Engine(FLAT))
     ended: list[float] = []
     heard: list[float] = []
-    node.submit(1, 10, 100, lambda: ended.append(world.now))
+    key = node.submit(10, 100, lambda: ended.append(world.now))
 
     def once(_events: int, now: float) -> None:
         heard.append(now)
-        node.listen(1, None)
+        node.listen(_key(key), None)
 
-    node.listen(1, once)
+    node.listen(_key(key), once)
     world.run(10.0)
     assert (len(heard), len(ended)) == (1, 1)
 
 
 def test_a_full_engine_refuses() -> None:
     node = Node(World(), "a", Engine(replace(FLAT, max_num_queued_reqs=1)))
-    assert node.submit(1, 10, 10, lambda: None)
-    assert not node.submit(2, 10, 10, lambda: None)
+    assert node.submit(10, 10, lambda: None) is not None
+    assert node.submit(10, 10, lambda: None) is None

@@ -110,7 +110,7 @@ def _on_the_heap(scenario: Setup) -> Gateway:
     world = World()
     nodes = engines(world, scenario)
     front = Gateway(world, nodes, _backends(scenario), AdmissionConfig(), str(scenario.seed))
-    crowds(world, front, scenario, [])
+    crowds(world, front, front, scenario, [])
     world.run(scenario.horizon)
     return front
 
@@ -120,7 +120,7 @@ def _through_asyncio(scenario: Setup) -> Gateway:
     world = LoopWorld(loop)
     nodes = engines(world, scenario)
     front = ThroughGate(world, nodes, _backends(scenario), str(scenario.seed), loop)
-    crowds(world, front, scenario, [])
+    crowds(world, front, front, scenario, [])
     try:
         loop.run_until_complete(asyncio.sleep(scenario.horizon))
         front.gate.close()
