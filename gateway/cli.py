@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     _diagnose(verbs)
     _top(verbs)
     _limits(verbs)
+    _keys(verbs)
     _emulate(verbs)
     _demo(verbs)
     _completion(verbs)
@@ -199,6 +200,19 @@ def _limits(verbs: _Verbs) -> None:
     verb.set_defaults(run=_run_limits)
 
 
+def _keys(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "keys",
+        help="make an API key, or hash one, for GATEWAY_API_KEYS_FILE",
+        description="The gateway keeps no key, only its SHA-256: what is long and random needs no slower hash.",
+    )
+    what = verb.add_subparsers(title="what", metavar="WHAT", required=True)
+    new = what.add_parser("new", help="print a new key, and its entry for the file")
+    new.add_argument("--name", default="team-a", help="its holder, as metrics and logs name it (default: %(default)s)")
+    new.set_defaults(run=_run_keys_new)
+    what.add_parser("hash", help="print the hash of the key on standard input").set_defaults(run=_run_keys_hash)
+
+
 def _where(verb: argparse.ArgumentParser) -> None:
     where = verb.add_argument_group("where", "The token, where one is needed, is that of GATEWAY_ADMIN_TOKEN.")
     where.add_argument("--admin", metavar="URL", help="admin port of the gateway (default: here, GATEWAY_ADMIN_PORT)")
@@ -326,6 +340,18 @@ def _run_diagnose(arguments: argparse.Namespace) -> int:
     from gateway.app.admin import run_show
 
     return run_show(arguments, "/diagnosis", [("format", arguments.format or "text")])
+
+
+def _run_keys_new(arguments: argparse.Namespace) -> int:
+    from gateway.app.keys import run_new
+
+    return run_new(arguments.name)
+
+
+def _run_keys_hash(_: argparse.Namespace) -> int:
+    from gateway.app.keys import run_hash
+
+    return run_hash()
 
 
 def _run_limits(arguments: argparse.Namespace) -> int:

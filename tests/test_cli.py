@@ -52,7 +52,9 @@ def test_wrong_usage_exits_with_2(arguments: tuple[str, ...], capsys: pytest.Cap
     assert "usage: gateway" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("verb", ["serve", "check-config", "report", "replay", "top", "limits", "emulate", "demo"])
+@pytest.mark.parametrize(
+    "verb", ["serve", "check-config", "report", "replay", "top", "limits", "keys", "emulate", "demo"]
+)
 def test_every_verb_has_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(verb, "--help") == 0
     assert f"usage: gateway {verb}" in capsys.readouterr().out
