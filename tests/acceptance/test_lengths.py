@@ -30,7 +30,7 @@ LONG: Final = 127_000  # tokens of a long prompt
 LATE: Final = 0.3  # seconds that an arrival may be late: TTFT is a few tenths, and later it is not the engine's
 LONGS: Final = 2  # of them at once
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.load, pytest.mark.timeout(180)]
 
 
 def shorts(url: str, seconds: float) -> Load:

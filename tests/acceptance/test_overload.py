@@ -26,7 +26,7 @@ LATE: Final = 1.0  # seconds that an arrival may be late
 DIRECT: Final = 13.0
 GATED: Final = 30.0
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.load, pytest.mark.timeout(180)]
 
 
 def loaded(url: str, scenario: Overload) -> Result:
