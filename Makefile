@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-clients test-vllm test-image check format config lock docs clean
+.PHONY: help run demo test test-clients test-vllm test-image check format config manifests lock docs clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -53,6 +53,10 @@ format: $(VENV)/.dev ## Format and apply safe fixes
 
 config: $(VENV)/.dev ## Regenerate config/example.env and docs/configuration.md from the settings model
 	$(BIN)/python -m gateway.settings
+
+manifests: $(VENV)/.dev ## Write the plain Kubernetes manifests anew from the Helm chart
+	$(BIN)/python -m pip install --quiet --editable '.[deploy]'
+	$(BIN)/python -m tests.deploy.charts
 
 lock: $(VENV)/.dev ## Renew the versions that the container image is built with
 	$(BIN)/python -m pip install --quiet uv

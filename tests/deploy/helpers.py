@@ -93,3 +93,13 @@ def ran(
     )
     assert ended.returncode == 0, f"{Path(arguments[0]).name} exits with {ended.returncode}:\n{ended.stdout}"
     return ended.stdout
+
+
+def instructions(dockerfile: Path, stage: int | None = None) -> list[tuple[str, str]]:
+    """Each instruction of a Dockerfile with its text on one line; those of one stage (the first is 1), or all."""
+    text = re.sub(r"\\\n", " ", re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE))
+    found = [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in text.splitlines() if line.strip()]
+    if stage is None:
+        return found
+    starts = [index for index, (word, _) in enumerate(found) if word == "FROM"]
+    return found[starts[stage - 1] : [*starts, len(found)][stage]]

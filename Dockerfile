@@ -1,0 +1,42 @@
+# Inference Gateway as a container image.
+#     docker build -t inference-gateway .
+#     docker run --read-only --tmpfs /tmp -p 8080:8080 -p 127.0.0.1:8081:8081 \
+#         -e GATEWAY_BACKENDS=http://gpu1:8000 inference-gateway
+# The root file system may be read-only: the logs go to stdout and stderr, nothing else is written.
+
+# Pin by digest what you build for production: --build-arg BASE=python:3.13-slim-trixie@sha256:...
+ARG BASE=python:3.13.9-slim-trixie
+
+# hadolint ignore=DL3006 # the tag is in the argument
+FROM ${BASE} AS build
+WORKDIR /src
+RUN python -m venv /opt/gateway
+# The locked versions first: this layer is built anew only when one of them changes.
+COPY deploy/docker/requirements.txt ./
+RUN /opt/gateway/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile -r requirements.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY gateway ./gateway
+RUN /opt/gateway/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile --no-deps . \
+ && /opt/gateway/bin/pip check \
+ && /opt/gateway/bin/python -m compileall -q /opt/gateway/lib \
+ && /opt/gateway/bin/python -m pip uninstall --yes pip
+
+# hadolint ignore=DL3006 # as above
+FROM ${BASE}
+LABEL org.opencontainers.image.title="Inference Gateway" \
+      org.opencontainers.image.description="Keeps inference servers fast when more comes in than they can serve" \
+      org.opencontainers.image.licenses="Apache-2.0"
+COPY --from=build /opt/gateway /opt/gateway
+ENV PATH=/opt/gateway/bin:$PATH \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1
+# A number, so that Kubernetes can see that it is not root (runAsNonRoot).
+USER 65532:65532
+EXPOSE 8080 8081
+# The process lives; whether it should get traffic is /readyz, for who can act on it. Without curl in the image.
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
+    CMD ["python", "-c", "import os, urllib.request as u; u.urlopen('http://127.0.0.1:' + os.environ.get('GATEWAY_ADMIN_PORT', '8081') + '/livez', timeout=2)"]
+# As process 1, by exec: SIGTERM reaches it and drains it.
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["gateway"]
+CMD ["serve"]

@@ -1,0 +1,47 @@
+{{- define "gateway.name" -}}
+{{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "gateway.fullname" -}}
+{{- $name := include "gateway.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{ .Values.fullnameOverride | trunc 57 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name -}}
+{{ .Release.Name | trunc 57 | trimSuffix "-" }}
+{{- else -}}
+{{ printf "%s-%s" .Release.Name $name | trunc 57 | trimSuffix "-" }}
+{{- end -}}
+{{- end }}
+
+{{- define "gateway.selector" -}}
+app.kubernetes.io/name: {{ include "gateway.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "gateway.labels" -}}
+{{ include "gateway.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+{{- end }}
+
+{{- define "gateway.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end -}}
+{{- end }}
+
+{{- define "gateway.serviceAccount" -}}
+{{ .Values.serviceAccount.create | ternary (default (include "gateway.fullname" .) .Values.serviceAccount.name) (default "default" .Values.serviceAccount.name) }}
+{{- end }}
+
+{{- /* The engines as GATEWAY_BACKENDS takes them: URLs with commas, or JSON. */ -}}
+{{- define "gateway.backends" -}}
+{{- if eq .Values.mode "sidecar" -}}
+http://127.0.0.1:{{ int .Values.sidecar.enginePort }}
+{{- else if .Values.backends -}}
+{{- if kindIs "string" (first .Values.backends) -}}
+{{ join "," .Values.backends }}
+{{- else -}}
+{{ toJson .Values.backends }}
+{{- end -}}
+{{- end -}}
+{{- end }}
