@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, unique
 from operator import sub
@@ -466,13 +466,18 @@ class HintsUse(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What the prober knows of one backend. ``health_at`` and ``hints_at`` are the questions that are asked, if any."""
+    """What the prober knows of one backend. ``health_at`` and ``hints_at`` are the questions that are asked, if any.
+
+    ``models`` are those that it says it serves, with their context length in tokens where it tells that; None before it
+    was asked.
+    """
 
     kind: str
     detected: bool = False  # found out by asking, not configured
     health_at: str | None = None
     hints_at: str | None = None
     hints_use: HintsUse = HintsUse.UNKNOWN
+    models: Mapping[str, int | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,6 +526,19 @@ class PriorityState:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelState:
+    """What was learned of one model, by its name as requests have it. In tokens; rates are to a byte of text."""
+
+    name: str
+    generates: bool
+    prompts: int  # long ones that the rates were learned from
+    rates: Mapping[str, float]  # by sort of byte
+    template: float  # what the chat template adds once
+    answers: int = 0
+    output: float | None = None  # mean of an answer
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayState:
     """All of admission at one instant."""
 
@@ -530,4 +548,5 @@ class GatewayState:
     overloaded: bool  # sustained overload: retries are discouraged
     retries_seen: dict[bool, int]  # clients that came back after a refusal: {kept the wait: count}
     tpot_objective: float | None = None  # seconds
+    models: tuple[ModelState, ...] = ()  # those asked for last, the latest first
     priorities: tuple[PriorityState, ...] = ()

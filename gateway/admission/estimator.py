@@ -8,23 +8,28 @@ own, and vocabularies differ in all four. Cached prompt tokens count like others
 
 Output tokens are ``min(cap, mean of past outputs)``. Lengths differ by application, and an application shows in its
 model, the size of its prompts, the cap it sets and its client: means are kept by these and fall back to coarser ones.
+A cap is no bound where outputs under caps of its size were longer than any of them: MindIE does not know
+``max_completion_tokens``, and gives what its ``maxIterTimes`` allows.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
 from math import exp, log
 from typing import Final, Generic, TypeVar
 
 from gateway.admission.config import EstimatorConfig
-from gateway.model import Shape, Usage, WorkEstimate
+from gateway.model import ModelState, Shape, Usage, WorkEstimate
 
 _TOKENS_MAX: Final = 100_000_000  # no request is predicted or believed to have more
 _MODELS_MAX: Final = 512
 _MEANS_MAX: Final = 8_192
 
-_WEIGHTS: Final = (1.0, 1.6, 3.2, 1.0)  # priors of letters and white space, signs, dense and wide bytes
+_SORTS: Final = ("letters", "signs", "dense", "wide")  # letters with white space; dense: digits, hex, base64
+_WEIGHTS: Final = (1.0, 1.9, 3.8, 1.0)  # their priors
 _LONG: Final = 512  # bytes from which a prompt tells the rates; a shorter one tells what the template adds
 _RATE_MIN: Final = 1 / 32  # tokens a byte; indented YAML has 1/7
 _RATE_MAX: Final = 2.0
@@ -69,6 +74,16 @@ class Estimator:
             for key, _ in _mean_keys(shape, self._prompt(shape), client):
                 self._outputs.obtain(key).add(output)
 
+    def learned(self, most: int) -> tuple[ModelState, ...]:
+        """What is known of the models asked for last, of so many at most."""
+        return tuple(self._told(name, generates, model) for (name, generates), model in self._prompts.latest(most))
+
+    def _told(self, name: str, generates: bool, model: _PromptModel) -> ModelState:
+        rates = dict(zip(_SORTS, model.rates, strict=True))
+        state = ModelState(name, generates, model.seen, rates, model.template)
+        outputs = self._outputs.peek((name, _ANY, _ANY, "")) if generates else None
+        return state if outputs is None else replace(state, answers=outputs.count, output=outputs.value)
+
     def _prompt(self, shape: Shape) -> int:
         if shape.prompt_tokens is not None:
             return _bounded(shape.prompt_tokens + shape.media_tokens)
@@ -76,15 +91,16 @@ class Estimator:
         return max(1, _bounded(model.predict(_features(shape), shape.messages) + shape.media_tokens))
 
     def _output(self, shape: Shape, prompt: int, client: str) -> int:
-        expected = float(self._config.default_output)
+        expected, cap, heeded = float(self._config.default_output), shape.max_output, True
         for key, seen in _mean_keys(shape, prompt, client):
             mean = self._outputs.find(key)
             if mean is not None and mean.count >= seen:
                 expected = mean.value
+                heeded = cap is None or key[2] == _ANY or expected < 1 << cap.bit_length()
                 break
-        if shape.max_output is not None:
-            expected = min(expected, shape.max_output)
-        floor = 0 if shape.max_output == 0 else 1
+        if cap is not None and heeded:
+            expected = min(expected, cap)
+        floor = 0 if cap == 0 else 1
         return max(floor, _bounded(max(expected, floor) * max(shape.choices, 1)))
 
 
@@ -96,39 +112,39 @@ class _PromptModel:
     whose few bytes say nothing of the rates.
     """
 
-    __slots__ = ("_per_message", "_rates", "_seen", "_template")
+    __slots__ = ("_per_message", "rates", "seen", "template")
 
     def __init__(self, config: EstimatorConfig) -> None:
-        self._rates = [weight / config.bytes_per_token for weight in _WEIGHTS]
+        self.rates = [weight / config.bytes_per_token for weight in _WEIGHTS]
         self._per_message = config.tokens_per_message
-        self._template = 0.0
-        self._seen = 0
+        self.template = 0.0
+        self.seen = 0
 
     def _text(self, features: _Features) -> float:
-        return sum(rate * size for rate, size in zip(self._rates, features, strict=True))
+        return sum(rate * size for rate, size in zip(self.rates, features, strict=True))
 
     def predict(self, features: _Features, messages: int) -> float:
-        template = self._template if messages else 0.0
+        template = self.template if messages else 0.0
         return self._text(features) + self._per_message * messages + template
 
     def learn(self, features: _Features, messages: int, tokens: int) -> None:
         rest = tokens - self._per_message * messages
         if (size := sum(features)) >= _LONG:
-            self._learn_rates(features, min(max(rest - self._template, _RATE_MIN * size), _RATE_MAX * size))
+            self._learn_rates(features, min(max(rest - self.template, _RATE_MIN * size), _RATE_MAX * size))
         elif messages:
             added = min(max(rest - self._text(features), 0.0), _TEMPLATE_MAX)
-            self._template += _TEMPLATE_STEP * (added - self._template)
+            self.template += _TEMPLATE_STEP * (added - self.template)
 
     def _learn_rates(self, features: _Features, text: float) -> None:
-        parts = [rate * size for rate, size in zip(self._rates, features, strict=True)]
+        parts = [rate * size for rate, size in zip(self.rates, features, strict=True)]
         predicted = sum(parts)
-        step = max(_RATE_STEP, 1.0 / (1.0 + _RATE_SURE * self._seen))
+        step = max(_RATE_STEP, 1.0 / (1.0 + _RATE_SURE * self.seen))
         push = step * log(text / predicted) * predicted / sum(part * part for part in parts)
-        self._rates = [
+        self.rates = [
             min(max(rate * exp(push * part), _RATE_MIN), _RATE_MAX)
-            for rate, part in zip(self._rates, parts, strict=True)
+            for rate, part in zip(self.rates, parts, strict=True)
         ]
-        self._seen += 1
+        self.seen += 1
 
 
 class _Mean:
@@ -158,6 +174,14 @@ class _Recent(Generic[_Key, _Value]):
         if value is not None:
             self._entries.move_to_end(key)
         return value
+
+    def peek(self, key: _Key) -> _Value | None:
+        """The same, and it does not count as use."""
+        return self._entries.get(key)
+
+    def latest(self, most: int) -> list[tuple[_Key, _Value]]:
+        """Those used last, the latest first."""
+        return list(islice(reversed(self._entries.items()), most))
 
     def obtain(self, key: _Key) -> _Value:
         value = self.find(key)

@@ -10,7 +10,7 @@ from typing import Final
 from gateway.model import BackendState, GatewayState
 
 _ELIGIBLE: Final = frozenset({"up", "unknown"})
-_SETTLED: Final = 30.0  # seconds after which probes have found a dead engine dead
+_SETTLED: Final = 30.0  # seconds after which probes have found a dead engine dead, and nothing is waited for
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,9 @@ class Readiness:
 
 
 class ReadinessCheck:
-    """Ready from the moment any backend was reachable until the gateway drains.
+    """Ready from the moment any backend was reachable, and said what it serves, until the gateway drains.
+
+    Before every engine that answers was asked for its models, a request could go to one that does not serve its model.
 
     Once ready, backends that go down only degrade it: engines miss probes when they are busy, and taking every
     gateway out of service for that would turn a slow moment into an outage.
@@ -39,10 +41,15 @@ class ReadinessCheck:
     def __call__(self) -> Readiness:
         """Look now."""
         state = self._state()
-        self._reached = self._reached or any(map(self._reachable, state.backends))
+        reached = tuple(filter(self._reachable, state.backends))
+        unasked = () if self._settled() else tuple(filter(_unasked, reached))
+        self._reached = self._reached or bool(reached and not unasked)
         out = tuple(each for each in state.backends if each.health not in _ELIGIBLE)
         if state.draining:
             return Readiness(ready=False, degraded=False, reasons=("draining: the gateway is shutting down",))
+        if unasked and not self._reached:
+            reasons = tuple(f"backend {each.name} has not said yet what it serves" for each in unasked)
+            return Readiness(ready=False, degraded=False, reasons=reasons)
         if not self._reached:
             return Readiness(
                 ready=False, degraded=False, reasons=("no backend has answered yet", *_told(state.backends))
@@ -56,7 +63,14 @@ class ReadinessCheck:
         """
         if backend.health == "up" or backend.pace is not None:
             return True
-        return backend.health == "unknown" and self._clock() - self._began >= _SETTLED
+        return backend.health == "unknown" and self._settled()
+
+    def _settled(self) -> bool:
+        return self._clock() - self._began >= _SETTLED
+
+
+def _unasked(backend: BackendState) -> bool:
+    return backend.engine is not None and backend.engine.models is None
 
 
 def _told(backends: Iterable[BackendState]) -> tuple[str, ...]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-from gateway.model import BackendState, EngineState, GatewayState, LaneState
+from gateway.model import BackendState, EngineState, GatewayState, LaneState, ModelState
+
+_MODELS_MAX: Final = 64  # shown of one engine
 
 
 def state_view(state: GatewayState) -> dict[str, Any]:
@@ -16,6 +19,7 @@ def state_view(state: GatewayState) -> dict[str, Any]:
         "retries_seen": {"kept": state.retries_seen.get(True, 0), "early": state.retries_seen.get(False, 0)},
         "lanes": [_lane(lane) for lane in state.lanes],
         "backends": [_backend(backend) for backend in state.backends],
+        "models": [_model(model) for model in state.models],
     }
 
 
@@ -71,6 +75,19 @@ def _engine(engine: EngineState | None) -> dict[str, Any]:
         "health_at": engine.health_at,
         "hints_at": engine.hints_at,
         "hints_use": engine.hints_use.value,
+        "models": None if engine.models is None else dict(islice(engine.models.items(), _MODELS_MAX)),
+    }
+
+
+def _model(model: ModelState) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "generates": model.generates,
+        "long_prompts": model.prompts,
+        "tokens_per_byte": {sort: round(rate, 4) for sort, rate in model.rates.items()},
+        "template_tokens": round(model.template, 1),
+        "answers": model.answers,
+        "mean_output_tokens": _rounded(model.output, 1),
     }
 
 

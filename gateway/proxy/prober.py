@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -93,6 +94,7 @@ class Watch:
         self._on_kind = on_kind
         self._on_models = on_models
         self._ask_models_at = 0.0
+        self._models: Mapping[str, int | None] | None = None
         self._planes = Planes(upstream, config)
         self._hints = HintReader(self._planes)
         self._told = HintsUse.UNKNOWN
@@ -117,6 +119,7 @@ class Watch:
             None if source is None else f"{self._planes.address(source.plane)}{source.path}",
             self._hints.at,
             self._hints.use,
+            self._models,
         )
 
     async def run(self) -> None:
@@ -204,20 +207,24 @@ class Watch:
 
     async def _learn_models(self) -> None:
         """Ask now and then what it serves: adapters are loaded and dropped while it runs."""
-        interval = self._config.models_interval
         now = time.monotonic()
-        if interval is None or now < self._ask_models_at or self._health is Health.DOWN or not self._introduced:
+        if now < self._ask_models_at or self._health is Health.DOWN or not self._introduced:
             return
-        self._ask_models_at = now + interval
+        interval = self._config.models_interval
+        self._ask_models_at = math.inf if interval is None else now + interval
+        models = {} if interval is None else await self._served()
+        if models:  # else what it said before stands
+            self._on_models(self._name, self._engine, models)
+            self._gate.note_models(self._name, () if self._engine.any_model else models)
+        self._models = models or self._models or {}
+
+    async def _served(self) -> Mapping[str, int | None]:
         try:
             answer = await self._planes.ask(_MODELS)
         except Unanswered as error:
             _log.debug("backend %s did not say what it serves: %s", self._name, error)
-            return
-        models = served_models(answer.body) if answer.status == HTTPStatus.OK else {}
-        if models:  # else what it said before stands
-            self._on_models(self._name, self._engine, models)
-            self._gate.note_models(self._name, () if self._engine.any_model else models)
+            return {}
+        return served_models(answer.body) if answer.status == HTTPStatus.OK else {}
 
     # -- health -----------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from gateway.proxy.upstream import Upstream
 _log = logging.getLogger(__name__)
 
 _UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut requests to give back what they hold
+_MODELS_SHOWN: Final = 64
 _DESCRIPTORS: Final = 65_536  # open files wanted, two to a request
 _FEW: Final = 4_096
 
@@ -51,6 +52,7 @@ class Gateway:
         """Compose; nothing is opened before ``start``. Without ``canary`` none are sent; ``keys`` None: none needed."""
         self._config = config
         self._gate = Gate(controller)
+        self._estimator = estimator
         self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         dialects = standard(allow_admin=config.allow_admin_routes)
         fit = Fit(backends, config.max_prompt_tokens, config.max_output_tokens)
@@ -92,10 +94,10 @@ class Gateway:
         return self._handler.in_flight
 
     def state(self) -> GatewayState:
-        """Admission's state, with what is known of the engines (for /state, /readyz and the metrics)."""
+        """Admission's state, with what is known of the engines and models (for /state, /readyz and the metrics)."""
         state = self._gate.state()
         backends = tuple(replace(each, engine=self._prober.state(each.name)) for each in state.backends)
-        return replace(state, backends=backends)
+        return replace(state, backends=backends, models=self._estimator.learned(_MODELS_SHOWN))
 
     def replace_keys(self, keys: Keys | None) -> None:
         """Go on with other API keys, from the next request on."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
+from itertools import combinations
 from statistics import median
 
 import orjson
@@ -24,9 +26,9 @@ Told = tuple[Shape, int]  # what the gateway sees of a request, and the prompt t
 
 
 @cache
-def requests(vocabulary: str, kind: str) -> list[Told]:
+def requests(vocabulary: str, kind: str, seed: int = 1) -> list[Told]:
     """Chats of one kind; the first of them are learned from."""
-    chance, count = random.Random(f"{kind} 1"), counter(vocabulary)
+    chance, count = random.Random(f"{kind} {seed}"), counter(vocabulary)
     made = []
     for _ in range(LEARNED + JUDGED):
         messages = chat(kind, chance)
@@ -65,9 +67,24 @@ def test_a_model_that_is_asked_one_kind_of_thing(vocabulary: str, kind: str) -> 
     assert misjudged(own, told[LEARNED:]) <= 0.02
 
 
+def in_turn(vocabulary: str, kinds: Sequence[str], seed: int = 1) -> list[Told]:
+    """Chats of several kinds, one of each after the other."""
+    return [each for turn in zip(*(requests(vocabulary, kind, seed) for kind in kinds), strict=True) for each in turn]
+
+
+MIXES = [mix for size in range(2, len(KINDS) + 1) for mix in combinations(KINDS, size)]
+
+
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_a_model_that_is_asked_everything_in_turn(vocabulary: str) -> None:
-    told = [each for turn in zip(*(requests(vocabulary, kind) for kind in KINDS), strict=True) for each in turn]
+def test_a_model_that_is_asked_several_things_in_turn(vocabulary: str) -> None:
+    for mix in MIXES:
+        told = in_turn(vocabulary, mix)
+        own = taught(told[:LEARNED])
+        assert median(error(own, each) for each in told[LEARNED:]) <= 0.1, mix
+        assert misjudged(own, told[LEARNED:]) <= 0.02, mix
+
+
+def test_few_chats_of_the_two_kinds_that_differ_most_suffice() -> None:
+    told = in_turn("qwen", ("code", "json"), seed=4)
     own = taught(told[:LEARNED])
     assert median(error(own, each) for each in told[LEARNED:]) <= 0.1
-    assert misjudged(own, told[LEARNED:]) <= 0.02

@@ -169,6 +169,23 @@ def test_outputs_are_learned_and_never_predicted_beyond_the_cap() -> None:
     assert own.estimate(shape(prompt_bytes=4000, max_output=30)).output_tokens == 30
 
 
+def test_a_cap_that_the_engine_does_not_heed_bounds_nothing() -> None:
+    own = estimator()
+    for _ in range(3):
+        assert own.estimate(shape(prompt_bytes=400, max_output=20)).output_tokens == 20
+        own.learn(shape(prompt_bytes=400, max_output=20), Usage(100, 512))
+    assert own.estimate(shape(prompt_bytes=400, max_output=20)).output_tokens == 512
+    assert own.estimate(shape(prompt_bytes=400, max_output=300)).output_tokens == 300, "of other caps nothing is known"
+    assert own.estimate(shape(prompt_bytes=400)).output_tokens == 512
+
+
+def test_a_cap_that_is_reached_is_a_bound_for_lower_ones_too() -> None:
+    own = estimator()
+    for _ in range(9):
+        own.learn(shape(prompt_bytes=400, max_output=31), Usage(100, 31))
+    assert own.estimate(shape(prompt_bytes=400, max_output=16)).output_tokens == 16
+
+
 def test_outputs_differ_by_the_size_of_prompt_and_cap() -> None:
     own = estimator()
     outputs(own, 20, 20, prompt_bytes=400, max_output=500)
@@ -277,3 +294,22 @@ def test_no_request_and_no_reply_makes_an_estimate_absurd(
 def test_F34_an_absurd_cap_is_harmless() -> None:
     plain = estimator().estimate(shape(prompt_bytes=400))
     assert estimator().estimate(shape(prompt_bytes=400, max_output=10**18)) == plain
+
+
+# ------------------------------------------------------------------------------------------------------ what is shown
+
+
+def test_what_was_learned_is_told_of_the_models_asked_for_last() -> None:
+    own = estimator()
+    for _ in range(4):
+        own.learn(shape(prompt_bytes=4000, messages=1), Usage(1404, 100))
+    own.learn(shape(model="bge", prompt_bytes=4000, generates=False), Usage(1000))
+    own.learn(shape(model="mute", prompt_bytes=4000, messages=1), Usage(1000))
+    own.estimate(shape(prompt_bytes=10))
+    first, second, third = own.learned(9)
+    assert (first.name, first.generates, first.prompts, first.answers, first.output) == ("m", True, 4, 4, 100.0)
+    assert first.rates["letters"] == pytest.approx(0.35, rel=0.05)
+    assert first.rates["wide"] == 0.25, "none was seen"
+    assert (second.name, second.answers, second.output) == ("mute", 0, None)
+    assert (third.name, third.generates, third.prompts, third.output) == ("bge", False, 1, None)
+    assert own.learned(1) == (first,)

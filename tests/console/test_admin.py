@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.console.readiness import Readiness
+from gateway.model import EngineState, ModelState
 from tests.console.helpers import CONFIG, TOKEN, Clock, build, fetch, from_afar, served
 from tests.telemetry.helpers import backend_state, gateway_state, metrics, record
 
@@ -145,6 +146,11 @@ async def test_state_shows_everything() -> None:
                 "weight": 1.0,
             },
         ],
+        "priorities": [
+            {"name": "critical", "depth": 1},
+            {"name": "standard", "depth": 4},
+            {"name": "sheddable", "depth": 0},
+        ],
         "backends": [
             {
                 "name": "gpu1",
@@ -171,7 +177,29 @@ async def test_state_shows_everything() -> None:
                 },
             }
         ],
+        "models": [],
     }
+
+
+async def test_state_shows_what_was_learned_of_models() -> None:
+    rates = {"letters": 0.21987, "signs": 0.5, "dense": 1.0, "wide": 0.25}
+    learned = ModelState("qwen3-8b", True, 12, rates, 21.04, 40, 187.25)
+    unheard = ModelState("bge", False, 0, rates, 0.0)
+    engine = EngineState("vllm", models={"qwen3-8b": 32_768, "lora": None})
+    state = gateway_state(backend_state(engine=engine), models=(learned, unheard))
+    async with served(build(state)) as url:
+        body = (await fetch(url, "/state"))[1]
+    assert body["models"][0] == {
+        "name": "qwen3-8b",
+        "generates": True,
+        "long_prompts": 12,
+        "tokens_per_byte": {"letters": 0.2199, "signs": 0.5, "dense": 1.0, "wide": 0.25},
+        "template_tokens": 21.0,
+        "answers": 40,
+        "mean_output_tokens": 187.2,
+    }
+    assert (body["models"][1]["answers"], body["models"][1]["mean_output_tokens"]) == (0, None)
+    assert body["backends"][0]["engine"]["models"] == {"qwen3-8b": 32_768, "lora": None}
 
 
 async def test_state_shows_what_is_unknown_as_null() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.console.readiness import Readiness, ReadinessCheck
-from gateway.model import GatewayState
+from gateway.model import EngineState, GatewayState
 from tests.telemetry.helpers import backend_state, gateway_state
 
 
@@ -67,6 +69,29 @@ def test_an_engine_without_a_health_route_does_not_hold_readiness_for_ever() -> 
     assert not world.check().ready
     world.now += 1.0
     assert world.check() == Readiness(ready=True, degraded=False, reasons=())
+
+
+def test_not_ready_before_the_engines_that_answer_were_asked_what_they_serve() -> None:
+    world = World("up", "up")
+    asked, unasked = EngineState("vllm", models={"m": None}), EngineState("vllm")
+    first, second = world.state.backends
+    world.state = replace(world.state, backends=(replace(first, engine=asked), replace(second, engine=unasked)))
+    found = world.check()
+    assert not found.ready
+    assert found.reasons == ("backend gpu1 has not said yet what it serves",)
+    world.state = replace(world.state, backends=(first, replace(second, engine=EngineState("vllm", models={}))))
+    assert world.check().ready, "it was asked, whatever it said"
+    world.state = replace(world.state, backends=(first, replace(second, engine=unasked)))
+    assert world.check().ready, "once ready it stays so"
+
+
+def test_one_that_cannot_be_asked_does_not_hold_readiness_for_ever() -> None:
+    world = World("up")
+    (backend,) = world.state.backends
+    world.state = replace(world.state, backends=(replace(backend, engine=EngineState("vllm")),))
+    assert not world.check().ready
+    world.now += 30.0
+    assert world.check().ready
 
 
 def test_time_alone_does_not_make_a_dead_engine_ready() -> None:

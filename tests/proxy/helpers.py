@@ -460,7 +460,7 @@ class CountingController(AdmissionController):
 
 class ConstantEstimator(Estimator):
     def __init__(self) -> None:
-        self.config = EstimatorConfig()
+        super().__init__(EstimatorConfig())
         self.work = WorkEstimate(1, 0, 1.0)  # of no account for timeouts
 
     def estimate(self, shape: Shape, client: str = "") -> WorkEstimate:  # noqa: ARG002 - constant

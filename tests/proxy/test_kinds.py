@@ -305,7 +305,7 @@ async def test_bad_news_from_a_guess_count_for_nothing(engine: ScriptedBackend, 
     stranger.probe_script = stranger.script
     engine.probe_script = by_path(MINDIE)
     watching = Watching(Backend("a", engine.url, kind="mindie"))
-    watching.watch._planes._others[Plane.MANAGEMENT] = Upstream(
+    watching.watch.planes._others[Plane.MANAGEMENT] = Upstream(
         watching.upstream.backend, proxy_config(), address=stranger.url
     )
     await watching.probe()
@@ -414,7 +414,8 @@ async def test_state_shows_what_is_read_and_what_becomes_of_it(backend: StartBac
         await wait_until(lambda: house.controller.hints["a"])
         (state,) = house.gateway.state().backends
         host = engine.url.removeprefix("http://")
-        assert state.engine == EngineState("vllm", True, f"{host}/health", f"{host}/metrics", HintsUse.USED)
+        asked = f"{host}/health", f"{host}/metrics"
+        assert state.engine == EngineState("vllm", True, *asked, HintsUse.USED, {"qwen": None})
 
 
 # --------------------------------------------------------------------------------------------------------------

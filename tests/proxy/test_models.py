@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 
@@ -11,6 +13,7 @@ from gateway.proxy.config import ProbeConfig
 from tests.proxy.helpers import (
     CHAT,
     GUARD,
+    House,
     Message,
     Peer,
     Script,
@@ -104,6 +107,37 @@ async def test_it_can_be_switched_off(backend: StartBackend) -> None:
         await wait_until(lambda: len(engine.probes) > 6)
         assert all(probe.target != "/v1/models" for probe in engine.probes)
         assert house.controller.models == {}
+        assert told(house) == {}, "nothing is left to wait for"
+
+
+def told(house: House) -> Mapping[str, int | None] | None:
+    """What the one engine said of its models, as the state has it."""
+    (backend,) = house.gateway.state().backends
+    assert backend.engine is not None
+    return backend.engine.models
+
+
+async def test_the_state_says_whether_an_engine_was_asked_and_what_it_said(backend: StartBackend) -> None:
+    go = asyncio.Event()
+
+    async def slow(peer: Peer, message: Message) -> None:
+        if message.target == "/v1/models":
+            await go.wait()
+        await peer.send(reply(b"{}") if message.target == "/v1/models" else reply())
+
+    engine = await serve(backend, "m")
+    engine.probe_script = slow
+    async with open_house(Backend("a", engine.url, kind="vllm"), probe=PROBED) as house:
+        await wait_until(lambda: any(probe.target == "/v1/models" for probe in engine.probes))
+        assert told(house) is None, "it has not answered"
+        go.set()
+        await wait_until(lambda: told(house) == {})
+        engine.probe_script = engine.script
+        await wait_until(lambda: told(house) == {"m": None})
+        engine.probe_script = slow
+        asked = len(engine.probes)
+        await wait_until(lambda: len(engine.probes) > asked + 9)
+        assert told(house) == {"m": None}, "what it said before stands"
 
 
 async def test_one_list_of_all_models_and_each_once(backend: StartBackend) -> None:
