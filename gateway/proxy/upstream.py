@@ -58,6 +58,7 @@ class Connection(asyncio.Protocol):
     __slots__ = (
         "_acked",
         "_chunks",
+        "_ended",
         "_head",
         "_head_only",
         "_headers",
@@ -88,6 +89,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = self.opened_at = 0.0
         self._paused = False
         self._acked: int | None = None
+        self._ended = False  # the backend sent its FIN
         self._phase = _HEAD
         self._keep = self._upgrade = self._upgraded = False
         self.throttle: Callable[[bool], None] | None = None  # told when it takes no more for now, and when it does
@@ -160,10 +162,12 @@ class Connection(asyncio.Protocol):
     def unreached(self) -> bool:
         """Whether the peer surely got nothing of the request just written on a reused connection.
 
-        True where its TCP never acknowledged a byte of it: the request met a socket that the backend had closed
-        already, so it may be sent again. Where the system cannot say, the answer is False.
+        True where the backend ended the connection (FIN) without having acknowledged a byte of it: the request met a
+        socket that was closed already, so it may be sent again. A reset alone proves nothing: Linux drops the
+        acknowledgement that it carries, so a backend that dies right after it read the request looks the same. Where
+        the system cannot say, the answer is False.
         """
-        if self._acked is None or self.answered or self.transport is None:
+        if not self._ended or self._acked is None or self.answered or self.transport is None:
             return False
         return _bytes_acked(self.transport) == self._acked
 
@@ -251,6 +255,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         """The backend ended its side: the end of a body without framing, else a loss. Nothing is half-closed."""
         receiver = self._receiver
+        self._ended = True
         if receiver is not None and self._until_close and self._phase is _BODY:
             self.abort()
             receiver.data(b"", time.monotonic(), ended=True)
@@ -260,6 +265,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The connection is gone."""
         self._pool.closed(self)
+        self._ended = self._ended or isinstance(exc, BrokenPipeError)  # what a reset after a FIN is called
         self._broken(f"the connection to the backend broke: {exc}")
         self.transport = None
 
@@ -432,6 +438,7 @@ class Upstream:
                 await loop.create_connection(lambda: connection, host, port, ssl=self._tls)
         except BaseException as error:
             connection.abort()
+            self.closed(connection)  # uvloop does not say so where the wait is cancelled in the turn it succeeds
             if self._tls and self.closes_when_full and isinstance(error, _CLOSED_AT_DOOR) and self.door_shut():
                 raise TurnedAway("closed before TLS was up") from error
             raise

@@ -150,6 +150,49 @@ async def test_P06_what_arrived_on_a_reused_connection_is_sent_again_only_if_tha
         assert len(engine.requests) == (2 if method == "POST" else 3)
 
 
+@pytest.mark.parametrize("again", range(5))
+async def test_O16_a_backend_that_dies_as_it_reads_a_request_on_a_reused_connection_gets_it_once(
+    backend: StartBackend, again: int
+) -> None:
+    """Its reset is there before its acknowledgement, so that none came proves nothing."""
+    del again
+
+    async def once(peer: Peer, _message: Message) -> None:
+        if len(engine.requests) % 2:
+            await peer.send(reply())
+        else:
+            peer.reset()
+
+    engine = await backend(once)
+    async with open_house(engine) as house:
+        trust(house)
+        client = await house.client()
+        assert (await client.ask(request(body=CHAT))).status == 200
+        assert (await client.ask(request(body=CHAT))).status == 502
+        first, second = engine.requests
+        assert second.connection == first.connection
+
+
+async def test_a_wait_cancelled_as_the_connection_opens_leaves_none_behind(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvloop then tells of its beginning and never of its end."""
+    engine = await backend(always(reply()))
+    async with open_house(engine) as house:
+        upstream, made = pool(house), Connection.connection_made
+
+        def opens(self: Connection, transport: asyncio.BaseTransport) -> None:
+            made(self, transport)
+            waiting.cancel()
+
+        monkeypatch.setattr(Connection, "connection_made", opens)
+        waiting = asyncio.create_task(upstream.connect())
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await engine.deserted()
+        await wait_until(lambda: not upstream.connections)
+
+
 async def test_a_connection_is_not_reused_before_its_backend_is_known_to_keep_such(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
