@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.emulator.profiles import PROFILES
-from gateway.proxy.config import ProbeConfig, ProxyConfig, TlsConfig
+from gateway.proxy.config import ListenerTls, ProbeConfig, ProxyConfig, TlsConfig
 from gateway.settings import Fault, Loaded, Settings, load, shown, variable
 from gateway.settings.faults import nearest
 from gateway.telemetry.definitions import DEFINITIONS, Kind
@@ -80,7 +80,14 @@ def proxy_config(settings: Settings) -> ProxyConfig:
             models_interval=settings.models_interval or None,
         ),
         tls=TlsConfig(settings.tls_verify, settings.tls_ca, settings.tls_cert, settings.tls_key),
+        listener_tls=_listener_tls(settings),
     )
+
+
+def _listener_tls(settings: Settings) -> ListenerTls | None:
+    if settings.listen_tls_cert is None:
+        return None
+    return ListenerTls(settings.listen_tls_cert, settings.listen_tls_key, settings.listen_tls_client_ca)
 
 
 def metrics_config(settings: Settings) -> MetricsConfig:

@@ -19,6 +19,15 @@ class TlsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ListenerTls:
+    """How clients reach the gateway. Paths of PEM files; ``cert`` may hold the key as well."""
+
+    cert: str
+    key: str | None = None
+    client_ca: str | None = None  # None: clients need no certificate
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeConfig:
     """How backends are asked for their health and gauges."""
 
@@ -68,3 +77,4 @@ class ProxyConfig:
     drain_grace: float = 30.0
     probe: ProbeConfig = field(default_factory=ProbeConfig)
     tls: TlsConfig = field(default_factory=TlsConfig)
+    listener_tls: ListenerTls | None = None  # None: plain HTTP

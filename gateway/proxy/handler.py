@@ -34,7 +34,7 @@ from gateway.proxy.gate import Gate
 from gateway.proxy.http import come_back, rate_headers, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.keys import KeyBook
-from gateway.proxy.listener import CLOSE, KEEP_ALIVE, Written
+from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, Written
 from gateway.proxy.relay import FAILURES, End, Relay, Wire
 from gateway.proxy.upstream import Upstream
 
@@ -364,6 +364,8 @@ def decide(end: End, relay: Relay) -> Outcome:
 def _finished(relay: Relay, end: End) -> Written:
     if not relay.status:
         raise _failure(end)
+    if relay.cut:
+        return CUT
     return KEEP_ALIVE if relay.keep_alive else CLOSE
 
 

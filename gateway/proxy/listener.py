@@ -38,15 +38,25 @@ class Written:
     def __init__(self, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive
 
-    async def prepare(self, _request: web.BaseRequest) -> None:
+    async def prepare(self, request: web.BaseRequest) -> None:
         """Nothing is left to do."""
 
     async def write_eof(self) -> None:
         """Nothing is left to do."""
 
 
+class Cut(Written):
+    """An answer that was broken off where only a connection without a proper end can tell."""
+
+    async def prepare(self, request: web.BaseRequest) -> None:
+        """Abort it."""
+        if request.transport is not None:
+            request.transport.abort()
+
+
 KEEP_ALIVE: Final = Written(keep_alive=True)
 CLOSE: Final = Written(keep_alive=False)
+CUT: Final = Cut(keep_alive=False)
 
 
 class ClientConnection(web.RequestHandler):

@@ -37,6 +37,11 @@ class Planes:
             else:
                 self._others.pop(plane, None)
 
+    @property
+    def others(self) -> tuple[Upstream, ...]:
+        """What is asked besides the port that serves."""
+        return tuple(self._others.values())
+
     def is_given(self, plane: Plane) -> bool:
         """The operator said where it is: what it says is believed."""
         return self._given.get(plane) is not None

@@ -69,6 +69,11 @@ class Prober:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def upstreams(self) -> tuple[Upstream, ...]:
+        """Where else than at the backends' serving ports it asks."""
+        return tuple(other for watch in self._watches.values() for other in watch.planes.others)
+
     def state(self, name: str) -> EngineState:
         """What is known of the engine behind the backend of this name."""
         return self._watches[name].state
@@ -95,8 +100,8 @@ class Watch:
         self._on_models = on_models
         self._ask_models_at = 0.0
         self._models: Mapping[str, int | None] | None = None
-        self._planes = Planes(upstream, config)
-        self._hints = HintReader(self._planes)
+        self.planes = Planes(upstream, config)
+        self._hints = HintReader(self.planes)
         self._told = HintsUse.UNKNOWN
         self._health = Health.UNKNOWN
         self._failures = 0
@@ -116,7 +121,7 @@ class Watch:
         return EngineState(
             self._engine.kind if self._known else AUTO,
             self._detected,
-            None if source is None else f"{self._planes.address(source.plane)}{source.path}",
+            None if source is None else f"{self.planes.address(source.plane)}{source.path}",
             self._hints.at,
             self._hints.use,
             self._models,
@@ -187,7 +192,7 @@ class Watch:
         asked = True
         for path in QUESTIONS:
             try:
-                answer = await self._planes.ask(path)
+                answer = await self.planes.ask(path)
             except Unanswered as error:
                 _log.debug("backend %s left a question unanswered: %s", self._name, error)
                 return None, model
@@ -201,7 +206,7 @@ class Watch:
     def _speak(self, engine: EngineDialect) -> None:
         """Its kind's language from now on."""
         self._engine, self._source = engine, None
-        self._planes.settle(engine)
+        self.planes.settle(engine)
         self._upstream.closes_when_full = engine.closes_when_full
         self._upstream.single_use = engine.single_use
 
@@ -220,7 +225,7 @@ class Watch:
 
     async def _served(self) -> Mapping[str, int | None]:
         try:
-            answer = await self._planes.ask(_MODELS)
+            answer = await self.planes.ask(_MODELS)
         except Unanswered as error:
             _log.debug("backend %s did not say what it serves: %s", self._name, error)
             return {}
@@ -240,7 +245,7 @@ class Watch:
         """Ask the question that it answered before, else each in turn until one is answered well."""
         if self._source is not None:
             try:
-                return self._source, (await self._planes.ask(self._source.path, self._source.plane)).status
+                return self._source, (await self.planes.ask(self._source.path, self._source.plane)).status
             except Unanswered:
                 if self._source.plane is Plane.SERVING:
                     raise
@@ -251,20 +256,20 @@ class Watch:
         *others, last = probes
         for probe in others:
             try:
-                status = (await self._planes.ask(probe.path, probe.plane)).status
+                status = (await self.planes.ask(probe.path, probe.plane)).status
             except Unanswered:
                 continue
             if probe.verdict(status) is Health.UP:
                 self._source = probe
             if self._source is probe or (status >= _FAILED and self._believes(probe)):
                 return probe, status
-        status = (await self._planes.ask(last.path, last.plane)).status
+        status = (await self.planes.ask(last.path, last.plane)).status
         self._source = last
         return last, status
 
     def _believes(self, probe: Probe) -> bool:
         """Bad news count from the port that serves, and from a plane that the operator named; a guess is a guess."""
-        return probe.plane is Plane.SERVING or self._planes.is_given(probe.plane)
+        return probe.plane is Plane.SERVING or self.planes.is_given(probe.plane)
 
     def _judge(self, probe: Probe, status: int) -> None:
         verdict = probe.verdict(status)

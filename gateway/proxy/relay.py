@@ -126,6 +126,7 @@ class Relay:
         self.bytes_out = 0
         self.attempts = 0
         self.error: str | None = None
+        self.cut = False  # the client's connection must be aborted, not closed
 
     # -- the handler's side -----------------------------------------------------------------------------------------
 
@@ -411,6 +412,7 @@ class Relay:
             if event and self._framing is Framing.CHUNKED:
                 transport.write(chunk(event))
         if self._framing is Framing.CLOSE:
+            self.cut = transport.get_extra_info("ssl_object") is not None  # which says a proper end where it is closed
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def _finish(self, end: End) -> None:

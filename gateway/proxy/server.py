@@ -22,6 +22,7 @@ from gateway.proxy.handler import Handler
 from gateway.proxy.keys import KeyBook, Keys
 from gateway.proxy.listener import ClientServer
 from gateway.proxy.prober import Prober
+from gateway.proxy.tls import ServerTls
 from gateway.proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ _UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut re
 _MODELS_SHOWN: Final = 64
 _DESCRIPTORS: Final = 65_536  # open files wanted, two to a request
 _FEW: Final = 4_096
+_HANDSHAKE: Final = 10.0  # seconds that a client has for its part of TLS
 
 
 class Gateway:
@@ -49,7 +51,11 @@ class Gateway:
         canary: CanaryPlan | None = None,
         keys: Keys | None = None,
     ) -> None:
-        """Compose; nothing is opened before ``start``. Without ``canary`` none are sent; ``keys`` None: none needed."""
+        """Compose; nothing is opened before ``start``. Without ``canary`` none are sent; ``keys`` None: none needed.
+
+        Raises:
+            OSError: a file of certificates cannot be read, or does not hold what it should.
+        """
         self._config = config
         self._gate = Gate(controller)
         self._estimator = estimator
@@ -60,6 +66,7 @@ class Gateway:
         self._keys = KeyBook(keys)
         self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers, fit, self._keys)
         self._canaries = Canaries(canary, self._upstreams, self._gate.is_down) if canary is not None else None
+        self._tls = None if config.listener_tls is None else ServerTls(config.listener_tls)
         self._clients: ClientServer | None = None
         self._listener: asyncio.Server | None = None
         self._stopped: asyncio.Task[None] | None = None
@@ -74,7 +81,12 @@ class Gateway:
         config = self._config
         self._clients = ClientServer(self._handler, config)
         self._listener = await asyncio.get_running_loop().create_server(
-            self._clients, config.host, config.port, backlog=config.backlog
+            self._clients,
+            config.host,
+            config.port,
+            backlog=config.backlog,
+            ssl=None if self._tls is None else self._tls.context,
+            ssl_handshake_timeout=None if self._tls is None else _HANDSHAKE,
         )
         self._prober.start()
         if self._canaries is not None:
@@ -86,7 +98,8 @@ class Gateway:
         if self._listener is None:
             raise RuntimeError("the gateway is not started")
         host, port = self._listener.sockets[0].getsockname()[:2]
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     @property
     def in_flight(self) -> int:
@@ -98,6 +111,22 @@ class Gateway:
         state = self._gate.state()
         backends = tuple(replace(each, engine=self._prober.state(each.name)) for each in state.backends)
         return replace(state, backends=backends, models=self._estimator.learned(_MODELS_SHOWN))
+
+    async def renew_tls(self) -> None:
+        """Read all certificates again, for connections to come.
+
+        Raises:
+            OSError: a file cannot be read, or does not hold what it should; nothing is changed then.
+        """
+        everybody = (*self._upstreams.values(), *self._prober.upstreams)
+        tls = self._tls
+        # In a thread: the system's authorities alone are some hundred certificates.
+        fresh = await asyncio.to_thread(lambda: [upstream.fresh_tls() for upstream in everybody])
+        current = None if tls is None else await asyncio.to_thread(tls.fresh)
+        for upstream, context in zip(everybody, fresh, strict=True):
+            upstream.tls = context
+        if tls is not None and current is not None:
+            tls.current = current
 
     def replace_keys(self, keys: Keys | None) -> None:
         """Go on with other API keys, from the next request on."""

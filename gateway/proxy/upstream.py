@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from gateway.model import Backend, BackendTls
-from gateway.proxy.config import ProxyConfig, TlsConfig
+from gateway.model import Backend
+from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ResponseHead
+from gateway.proxy.tls import client_context
 
 _COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
 _DOOR: Final = 2.0  # seconds in which a full engine closes a connection that it will not serve
@@ -388,13 +389,14 @@ class Upstream:
 
     def __init__(self, backend: Backend, config: ProxyConfig, *, address: str | None = None) -> None:
         self.backend = backend
+        self._config = config
         self.closes_when_full = False  # these two are its kind's; see EngineDialect
         self.single_use = False
         self.doors_shut = 0  # connections closed at the door since it last said anything
         url = urlsplit(address or backend.url)
         self._address = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
-        self._tls = _tls_context(config.tls, backend.tls) if url.scheme == "https" else None
-        self._config = config
+        self._secure = url.scheme == "https"
+        self.tls = self.fresh_tls()
         self.host = url.netloc.rpartition("@")[2].encode()
         self.prefix = url.path.rstrip("/").encode()
         self.api_key = None if backend.api_key is None else backend.api_key.encode()
@@ -403,6 +405,14 @@ class Upstream:
         self._keeps: dict[bool, bool] = {}  # whether it keeps a connection after an answer (in chunks?), where known
         self._proof = min(_PROOF, config.upstream_keepalive / 2)
         self._sweeper: asyncio.TimerHandle | None = None
+
+    def fresh_tls(self) -> ssl.SSLContext | None:
+        """A context of what the files of certificates hold now; put in ``tls``, it is for connections to come.
+
+        Raises:
+            OSError: a file cannot be read, or does not hold what it should.
+        """
+        return client_context(self._config.tls, self.backend.tls) if self._secure else None
 
     def pooled(self) -> Connection | None:
         """The idle connection used last that is still good, or None.
@@ -435,11 +445,11 @@ class Upstream:
         host, port = self._address
         try:
             async with asyncio.timeout(self._config.connect_timeout):
-                await loop.create_connection(lambda: connection, host, port, ssl=self._tls)
+                await loop.create_connection(lambda: connection, host, port, ssl=self.tls)
         except BaseException as error:
             connection.abort()
             self.closed(connection)  # uvloop does not say so where the wait is cancelled in the turn it succeeds
-            if self._tls and self.closes_when_full and isinstance(error, _CLOSED_AT_DOOR) and self.door_shut():
+            if self.tls and self.closes_when_full and isinstance(error, _CLOSED_AT_DOOR) and self.door_shut():
                 raise TurnedAway("closed before TLS was up") from error
             raise
         return connection
@@ -500,15 +510,3 @@ class Upstream:
 
 
 _CLOSED_AT_DOOR: Final = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, ssl.SSLEOFError)
-
-
-def _tls_context(config: TlsConfig, own: BackendTls) -> ssl.SSLContext:
-    """What is set for the backend itself comes before what holds for all; a certificate and its key stay together."""
-    context = ssl.create_default_context(cafile=own.ca or config.ca)
-    if not (config.verify if own.verify is None else own.verify):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    cert, key = (config.cert, config.key) if own.cert is None else (own.cert, own.key)
-    if cert is not None:
-        context.load_cert_chain(cert, key)
-    return context

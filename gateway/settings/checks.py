@@ -111,9 +111,17 @@ def _keys(settings: Settings) -> Iterator[Fault]:
 
 
 def _tls(settings: Settings) -> Iterator[Fault]:
-    given = settings.tls_ca, settings.tls_cert, settings.tls_key
-    for fields, problem in _tls_problems(*given, variable("tls_cert")):
-        yield _fault(problem, *fields)
+    for prefix, authorities in (("", "tls_ca"), ("listen_", "listen_tls_client_ca")):
+        cert, key = f"{prefix}tls_cert", f"{prefix}tls_key"
+        given = [getattr(settings, name) for name in (authorities, cert, key)]
+        for fields, problem in _tls_problems(given[0], given[1], given[2], variable(cert)):
+            yield _fault(problem, *(authorities if field == "tls_ca" else f"{prefix}{field}" for field in fields))
+    if settings.listen_tls_client_ca is not None and settings.listen_tls_cert is None:
+        yield _fault(
+            f"authorities without {variable('listen_tls_cert')}, expected both",
+            "listen_tls_client_ca",
+            "listen_tls_cert",
+        )
 
 
 def _backend_tls(settings: Settings) -> Iterator[Fault]:

