@@ -7,7 +7,7 @@ import hashlib
 import math
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -160,6 +160,8 @@ class Call:
         record.status, record.usage, record.error = relay.status, relay.usage, relay.error
         record.bytes_out = relay.bytes_out
         record.attempts += relay.attempts
+        if record.ticket is not None and relay.session is not None and relay.session.model is not None:
+            record.ticket = replace(record.ticket, shape=replace(record.ticket.shape, model=relay.session.model))
 
     # -- the body ---------------------------------------------------------------------------------------------------
 

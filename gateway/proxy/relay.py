@@ -20,6 +20,7 @@ from http import HTTPStatus
 from typing import Final, Protocol
 
 from gateway.dialects.base import Dialect, Fault, ResponseReader
+from gateway.dialects.realtime import SessionListener
 from gateway.dialects.usage import UsageFilter
 from gateway.model import Progress, Shape, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
@@ -117,6 +118,7 @@ class Relay:
         self._comments = False  # they may still be sent: nothing of the body was
         self._heart: asyncio.TimerHandle | None = None
         self._tunnel = False
+        self.session: SessionListener | None = None  # where the client may yet say which model it is for
         self._timer: asyncio.TimerHandle | None = None
         self._limit = 0.0
         self._last_byte = 0.0
@@ -325,6 +327,8 @@ class Relay:
     def _open_tunnel(self) -> None:
         self._tunnel = True
         self._framing = Framing.CLOSE
+        if self._shape.model is None:
+            self.session = SessionListener()
         if self._connection is not None:
             self._connection.throttle = self._throttle_client
         self._watch(self._config.idle_timeout)
@@ -333,6 +337,8 @@ class Relay:
     def feed_data(self, data: bytes) -> tuple[bool, bytes]:
         """Take bytes of the client, as aiohttp gives them to whoever took over its connection."""
         self._last_byte = time.monotonic()
+        if self.session is not None and not self.session.done:
+            self.session.feed(data)
         if self._connection is not None:
             self._connection.write(data)
         return False, b""

@@ -100,6 +100,25 @@ async def test_P45_messages_pass_both_ways_and_a_permit_is_held_until_the_end() 
         assert house.controller.balanced
 
 
+async def test_P45_the_model_may_be_named_inside_the_session() -> None:
+    """As vLLM has it: the engine greets first, and the name comes in the client's first message."""
+
+    async def vllm(socket: web.WebSocketResponse) -> None:
+        await socket.send_json({"type": "session.created"})
+        async for message in socket:
+            await socket.send_str(message.data)
+
+    async with engine(vllm) as url, open_house(url) as house:
+        for path in ("/v1/realtime", "/v1/realtime?model=queried"):
+            async with connected(house, path) as socket:
+                assert (await socket.receive_json(timeout=GUARD))["type"] == "session.created"
+                await socket.send_json({"type": "session.update", "model": "qwen-asr"})
+                assert (await socket.receive_json(timeout=GUARD))["model"] == "qwen-asr", "it passes as it is"
+        records = await house.records.count(2)
+        assert [record.ticket and record.ticket.shape.model for record in records] == ["qwen-asr", "queried"]
+        assert house.controller.balanced
+
+
 async def test_it_is_refused_before_the_upgrade() -> None:
     async with engine() as url, open_house(url) as house:
         house.controller.refuse = Reason.QUEUE_FULL
