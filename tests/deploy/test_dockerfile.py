@@ -91,7 +91,9 @@ def test_its_steps_give_a_gateway_that_serves_and_is_healthy(stages: Path, tmp_p
     admin = free_port()
     settings = {"GATEWAY_PORT": str(free_port()), "GATEWAY_ADMIN_PORT": str(admin), "GATEWAY_HOST": "127.0.0.1"}
     arguments = ["gateway", *json.loads(final["CMD"])]
-    running = Program("image", arguments, tmp_path / "log", settings | {"GATEWAY_ADMIN_HOST": "127.0.0.1"}, python)
+    running = Program(
+        "image", arguments, tmp_path / "log", settings | {"GATEWAY_ADMIN_HOST": "127.0.0.1"}, python, tmp_path
+    )
     try:
         running.wait_until_ready(admin, "/readyz")
         check = health(final["HEALTHCHECK"])

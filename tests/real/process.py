@@ -23,7 +23,7 @@ def free_port() -> int:
 
 
 class Program:
-    """``python -m MODULE ARGUMENTS`` in a process of its own; its output goes to ``log``."""
+    """``python -m MODULE ARGUMENTS`` in a process of its own, in ``folder``; its output goes to ``log``."""
 
     def __init__(
         self,
@@ -32,6 +32,7 @@ class Program:
         log: Path,
         environment: Mapping[str, str],
         python: Path = Path(sys.executable),
+        folder: Path = ROOT,
     ) -> None:
         self.name = name
         self._log = log
@@ -39,7 +40,7 @@ class Program:
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and arguments
                 [str(python), "-m", *arguments],
-                cwd=ROOT,
+                cwd=folder,
                 env=inherited | dict(environment),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
