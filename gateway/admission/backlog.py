@@ -9,7 +9,8 @@ from gateway.admission.balancer import Hold
 from gateway.admission.config import QueueConfig
 from gateway.admission.flow import Flow
 from gateway.admission.pool import Books
-from gateway.admission.queue import Calendar, Entry, LaneQueue
+from gateway.admission.queue import Calendar, Entry, PriorityQueue
+from gateway.model import Priority, Ticket
 
 DATE: Final = 0.01  # seconds; deadlines are kept to the next hundredth
 
@@ -19,8 +20,8 @@ class Group:
 
     def __init__(self, books: tuple[Books, ...], config: QueueConfig) -> None:
         self.books = books
-        self.queue = LaneQueue(config)
-        self.flow = Flow(len(config.lanes))
+        self.queue = PriorityQueue(config)
+        self.flow = Flow(len(config.lanes), config.floor)
         self.served = 0.0  # cost, for turns between queues that share a backend
         self.arrivals = 0  # since the last tick
         self.full = 0  # of those, the ones that found every backend full
@@ -31,22 +32,19 @@ class Group:
         """Cost units a second that its backends could serve."""
         return sum(books.capacity for books in self.books)
 
-    def note_arrival(self, lane: int, cost: float, now: float) -> None:
+    def note_arrival(self, ticket: Ticket, lane: int, now: float) -> None:
         """Count an arrival, refused or not: arrivals see what time sees."""
-        self.flow.arrive(lane, cost, now)
+        self.flow.arrive(ticket.priority, lane, ticket.work.cost, now)
         self.arrivals += 1
-        if self.shut is Hold.FULL:
+        critical = ticket.priority is Priority.CRITICAL
+        if self.shut is Hold.FULL and not critical:
             self.full += 1
             return
         for books in self.books:
-            if books.window.inflight >= books.cap:
+            if critical:
+                books.note_critical(now)
+            if books.window.inflight >= (books.cap if critical else books.cap_common):
                 books.window.full += 1
-
-    def retune(self, config: QueueConfig) -> None:
-        """Go on with other thresholds, weights and waits; who waits keeps the lane and the deadline it came with."""
-        for lane, tuned in zip(self.queue.lanes, config.lanes, strict=True):
-            lane.config = tuned
-            lane.grant = config.lane_quantum * tuned.weight
 
     def report_arrivals(self) -> None:
         """Tell the backends' windows."""
@@ -100,6 +98,8 @@ class Backlog:
             if group.books not in self._groups:
                 self._passing[group.books] = group
         group.queue.push(entry)
+        if entry.ticket.priority is Priority.CRITICAL:
+            group.shut = None  # there may be a place that only it can take
         self._entries[entry.ticket.id] = (entry, group)
         self.size += entry.size
         self._date(entry)
@@ -126,7 +126,7 @@ class Backlog:
         """Go on with other thresholds, weights and waits of the same lanes."""
         self._config = config
         for group in self.groups:
-            group.retune(config)
+            group.queue.retune(config)
 
     def reopen(self) -> None:
         """A place may have come free anywhere."""
@@ -134,9 +134,11 @@ class Backlog:
             group.shut = None
 
     def in_turn(self) -> list[Group]:
-        """Queues whose requests may find a place, the least served first."""
+        """Queues whose requests may find a place: those with a critical one first, then the least served."""
         hopeful = [group for group in self.queued.values() if not group.shut]
-        return hopeful if len(hopeful) < 2 else sorted(hopeful, key=lambda group: group.served)  # noqa: PLR2004 - sort
+        if len(hopeful) < 2:  # noqa: PLR2004 - nothing to sort
+            return hopeful
+        return sorted(hopeful, key=lambda group: (not group.queue.critical, group.served))
 
     def postpone(self, entry: Entry, deadline: float) -> None:
         """Move a deadline."""

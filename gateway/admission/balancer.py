@@ -11,7 +11,7 @@ from typing import Final
 from gateway.admission.config import QueueConfig
 from gateway.admission.pool import Books
 from gateway.admission.window import LONG_PROMPT
-from gateway.model import Ticket
+from gateway.model import Priority, Ticket
 
 RECENT: Final = 10.0  # seconds that another lane's traffic counts as present
 
@@ -35,10 +35,11 @@ class Balancer:
         """The backend for ``ticket`` and whether more places are left, or why there is none."""
         best, best_score, hold, roomy = None, inf, Hold.FULL, 0
         serial = self.reads_serially(ticket, lane)
+        critical = ticket.priority is Priority.CRITICAL
         for books in candidates:
             window = books.window
             inflight = window.inflight
-            if inflight >= books.cap:
+            if inflight >= (books.cap if critical else books.cap_common):
                 continue
             roomy += 1
             if inflight and ((lane and inflight >= books.cap_others) or (serial and self.reading(books, now))):

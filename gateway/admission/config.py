@@ -43,6 +43,8 @@ class QueueConfig:
     client_quantum: float = 100.0
     max_requests: int = 10_000
     max_bytes: int = 256 * 1024 * 1024
+    reserve_critical: float = 0.05  # share of a limit that only critical requests may take, while there are any
+    floor: float = 0.05  # share of what is served that standard and sheddable ones get at least, each, where they wait
     reserve_short: float = 0.0  # share of a limit kept for the first lane where several gateways share a backend
     long_prefills: int = 1  # requests of the last lane that may be before their first token on one backend; 0: no bound
 

@@ -28,6 +28,8 @@ from gateway.model import (
     LaneState,
     Outcome,
     Permit,
+    Priority,
+    PriorityState,
     Reason,
     Rejection,
     Ticket,
@@ -198,17 +200,25 @@ class AdmissionController:
             lanes=tuple(self._lane_state(i, now) for i in range(len(self._config.queue.lanes))),
             draining=self._draining,
             overloaded=any(
-                self._shedder.overloaded(group, lane, now)
+                self._shedder.overloaded(group, priority, lane, now)
                 for group in self._backlog.groups
+                for priority in Priority
                 for lane in range(len(self._config.queue.lanes))
             ),
             retries_seen=dict(self._shedder.ledger.seen),
             tpot_objective=self._config.limit.tpot_objective,
+            priorities=tuple(self._priority_state(priority) for priority in Priority),
+        )
+
+    def _priority_state(self, priority: Priority) -> PriorityState:
+        return PriorityState(
+            priority.label, sum(group.queue.priorities[priority].depth for group in self._backlog.queued.values())
         )
 
     def _lane_state(self, index: int, now: float) -> LaneState:
         config = self._config.queue.lanes[index]
-        lanes = [group.queue.lanes[index] for group in self._backlog.queued.values()]
+        queues = [queue for group in self._backlog.queued.values() for queue in group.queue.priorities]
+        lanes = [queue.lanes[index] for queue in queues]
         oldest = self._backlog.oldest(index)
         return LaneState(
             name=config.name,
@@ -233,7 +243,7 @@ class AdmissionController:
             return self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now)
         group = self._backlog.group(books)
         lane = self._lane_of(ticket)
-        group.note_arrival(lane, ticket.work.cost, now)
+        group.note_arrival(ticket, lane, now)
         place = self._place(ticket, group, lane, now)
         if place is not None:
             return self._grant(ticket, group, lane, place, now)
@@ -276,7 +286,7 @@ class AdmissionController:
         while (expired := self._backlog.expired(now)) is not None:
             entry, group = expired
             if now < entry.limit and any(self._balancer.reading(books, now) for books in group.books):
-                again = max(TICK, group.queue.lanes[entry.lane].config.max_wait)
+                again = max(TICK, self._config.queue.lanes[entry.lane].max_wait)
                 self._backlog.postpone(entry, min(entry.limit, now + again))
             else:
                 self._backlog.remove(entry.ticket.id)
@@ -318,7 +328,7 @@ class AdmissionController:
         self._pool.enter(books, running, now)
         if lane < len(self._config.queue.lanes) - 1:
             books.window.others_at = now
-        group.flow.dispatch(lane, ticket.work.cost, now)
+        group.flow.dispatch(ticket.priority, lane, ticket.work.cost, now)
         group.served += ticket.work.cost
         self._stay_awake(now)
         permit = Permit(self._permits, ticket, books.name, now, running)

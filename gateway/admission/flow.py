@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor
+from math import floor, inf
+from operator import attrgetter
 from typing import Final
 
-from gateway.admission.queue import Lane
+from gateway.admission.queue import PriorityQueue
+from gateway.model import Priority
 
 SPAN_LEAST: Final = 10.0  # seconds of dispatches that an estimate looks back on, at least
 SPAN_MOST: Final = 60.0
@@ -16,41 +18,51 @@ SPAN_DISPATCHES: Final = 20  # and so many dispatches: a slow engine starts five
 
 
 @dataclass(frozen=True, slots=True)
-class _Second:
-    """What happened in one second: cost by lane."""
+class _Mark:
+    """The sums as they stood when a second began in which something happened."""
 
     at: int
-    arrived: list[float]
-    dispatched: list[float]
+    arrived: tuple[float, ...]
+    dispatched: tuple[float, ...]
 
 
 class Flow:
-    """Cost that arrived at one queue and cost that left it for a backend, lane by lane, second by second."""
+    """Cost that arrived at one queue and cost that left it for a backend: a sum for each lane of each priority.
 
-    def __init__(self, lanes: int) -> None:
-        self._lanes = range(lanes)
-        self._seconds: deque[_Second] = deque()
+    ``share`` is what a priority that others go before gets at least, of all that is served.
+    """
+
+    def __init__(self, lanes: int, share: float) -> None:
+        slots = lanes * len(Priority)
+        self._lanes = lanes
+        self._share = share
+        self._arrived = [0.0] * slots  # since the beginning
+        self._dispatched = [0.0] * slots
+        self._marks: list[_Mark] = []
+        self._second = -1
         self._recent: deque[float] = deque(maxlen=SPAN_DISPATCHES)
         self._born: float | None = None
-        self._over_since: list[float | None] = [None] * lanes
-        self.drain = [0.0] * lanes  # cost units a second, observed
-        self.total = 0.0  # of all lanes: the observed drain, or what the backends could do if that is more
+        self._over_since: list[float | None] = [None] * slots
+        self.drain = [0.0] * slots  # cost units a second, observed
+        self.total = 0.0  # of all: the observed drain, or what the backends could do if that is more
 
-    def _second(self, now: float) -> _Second:
-        second = floor(now)
+    def _mark(self, second: int, now: float) -> None:
         if self._born is None:
             self._born = now
-        if not self._seconds or self._seconds[-1].at != second:
-            self._seconds.append(_Second(second, [0.0] * len(self._lanes), [0.0] * len(self._lanes)))
-        return self._seconds[-1]
+        self._second = second
+        self._marks.append(_Mark(second, tuple(self._arrived), tuple(self._dispatched)))
 
-    def arrive(self, lane: int, cost: float, now: float) -> None:
+    def arrive(self, priority: Priority, lane: int, cost: float, now: float) -> None:
         """A request came, whatever becomes of it."""
-        self._second(now).arrived[lane] += cost
+        if (second := int(now)) != self._second:
+            self._mark(second, now)
+        self._arrived[priority * self._lanes + lane] += cost
 
-    def dispatch(self, lane: int, cost: float, now: float) -> None:
+    def dispatch(self, priority: Priority, lane: int, cost: float, now: float) -> None:
         """A request went to a backend."""
-        self._second(now).dispatched[lane] += cost
+        if (second := int(now)) != self._second:
+            self._mark(second, now)
+        self._dispatched[priority * self._lanes + lane] += cost
         self._recent.append(now)
 
     def refresh(self, capacity: float, overload_ratio: float, now: float) -> None:
@@ -58,37 +70,51 @@ class Flow:
 
         Without it a burst after an idle minute would meet a door that has seen nothing drain.
         """
-        while self._seconds and self._seconds[0].at < now - SPAN_MOST - 1.0:
-            self._seconds.popleft()
         if self._born is None:
             return
-        first = floor(max(self._born, now - self._span(now)))
-        span = [second for second in self._seconds if second.at >= first]
-        length = max(1.0, now - max(self._born, first))
-        for lane in self._lanes:
-            arrived = sum(second.arrived[lane] for second in span)
-            dispatched = sum(second.dispatched[lane] for second in span)
-            self.drain[lane] = dispatched / length
+        del self._marks[: self._since(now - SPAN_MOST - 1.0)]
+        begin = max(self._born, now - self._span(now))
+        index = self._since(floor(begin))
+        mark = self._marks[index] if index < len(self._marks) else _Mark(0, (*self._arrived,), (*self._dispatched,))
+        length = max(1.0, now - max(self._born, floor(begin)))
+        for slot in range(len(self.drain)):
+            arrived = self._arrived[slot] - mark.arrived[slot]
+            dispatched = self._dispatched[slot] - mark.dispatched[slot]
+            self.drain[slot] = dispatched / length
             if arrived <= overload_ratio * dispatched:
-                self._over_since[lane] = None
-            elif self._over_since[lane] is None:
-                self._over_since[lane] = now
+                self._over_since[slot] = None
+            elif self._over_since[slot] is None:
+                self._over_since[slot] = now
         self.total = max(sum(self.drain), capacity)
+
+    def _since(self, instant: float) -> int:
+        return bisect_left(self._marks, instant, key=attrgetter("at"))
 
     def _span(self, now: float) -> float:
         full = len(self._recent) == SPAN_DISPATCHES
         return min(SPAN_MOST, max(SPAN_LEAST, now - self._recent[0])) if full else SPAN_MOST
 
-    def overloaded(self, lane: int, after: float, now: float) -> bool:
-        """Whether much more arrives in ``lane`` than leaves it, and has for ``after`` seconds.
+    def overloaded(self, priority: Priority, lane: int, after: float, now: float) -> bool:
+        """Whether much more arrives in ``lane`` of ``priority`` than leaves it, and has for ``after`` seconds.
 
         Lane by lane: what is refused in a flood of short requests says nothing of the rare long one.
         """
-        since = self._over_since[lane]
+        since = self._over_since[priority * self._lanes + lane]
         return since is not None and now - since >= after
 
-    def wait(self, cost: float, lanes: Sequence[Lane], lane: int) -> float:
+    def wait(self, cost: float, queue: PriorityQueue, priority: Priority, lane: int) -> float:
         """Seconds until ``cost`` units of ``lane`` have left the queue; 0 where nothing is known yet."""
+        lanes = queue.priorities[priority].lanes
         busy = sum(other.config.weight for i, other in enumerate(lanes) if other.depth or i == lane)
-        rate = max(self.drain[lane], self.total * lanes[lane].config.weight / busy)
-        return cost / rate if rate > 0 else 0.0
+        share = lanes[lane].config.weight / busy
+        seen = self.drain[priority * self._lanes + lane]
+        if priority is Priority.CRITICAL:
+            rate = max(seen, self.total * share)
+            return cost / rate if rate > 0 else 0.0
+        before = sum(other.cost for higher in queue.priorities[:priority] if higher.depth for other in higher.lanes)
+        least = self.total * self._share
+        if before and priority is Priority.SHEDDABLE and self.total:
+            # Somebody waits whom it must let go before: there is only its floor, and that may be spent.
+            return (cost + queue.debt(priority)) / (least * share) if least else inf
+        rate = max(seen, share * max(self.total - sum(self.drain[: priority * self._lanes]), least))
+        return cost / rate + before / self.total if rate > 0 else 0.0

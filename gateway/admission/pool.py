@@ -22,6 +22,7 @@ from gateway.model import Backend, BackendState, Health, Hints, Outcome, Usage
 
 HINTS_LAPSE: Final = 10.0  # seconds; vLLM's gauges are 3 to 6 s old under load
 ALIVE: Final = 5.0  # seconds that output vouches for a backend
+CRITICAL_LAPSE: Final = 60.0  # seconds after the last critical request for which places are kept for the next
 DRAINED: Final = 3
 
 
@@ -41,8 +42,13 @@ class Books:
         self.suspect = False  # down, drained, or its breaker not closed: look closer
         self.turn = 0  # the last permit given for it: ties go to the least recent
         self.pinned: int | None = None  # the limit where it is fixed
-        self.cap = self.cap_others = 0  # requests that may be in flight: of any lane, of others than the first
+        self.cap = 0  # requests that may be in flight
+        self.cap_common = 0  # the same where none of them is critical
+        self.cap_others = 0  # the same where none is of the first lane
         self._share_others = 1.0 - config.queue.reserve_short
+        self._share_critical = config.queue.reserve_critical
+        self._critical_at = -inf  # when a critical request last came for it
+        self._kept = False  # places are kept for such
         self._silence = config.breaker.silence
         self._sessions = 0  # in flight
         self._owed_since = -inf  # when something was first owed, less what it had been silent for before
@@ -63,9 +69,18 @@ class Books:
         self._set_caps()
         self._judge()
 
+    def note_critical(self, now: float) -> None:
+        """A critical request came: from now on some places are kept for the next."""
+        self._critical_at = now
+        if not self._kept:
+            self._kept = True
+            self._set_caps()
+
     def _set_caps(self) -> None:
-        self.cap = max(1, floor(self.limit.value))
-        self.cap_others = max(1, floor(self.limit.value * self._share_others))
+        value = self.limit.value
+        self.cap = max(1, floor(value))
+        self.cap_others = max(1, floor(value * self._share_others))
+        self.cap_common = max(1, self.cap - round(value * self._share_critical)) if self._kept else self.cap
 
     def rank(self, now: float) -> int:
         """0: sound, or due a trial; 1: its probe fails; 2: its breaker is open; 3: drained, never to be used."""
@@ -154,6 +169,7 @@ class Books:
         window.tick()
         fresh = now - self._hinted_at <= HINTS_LAPSE
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
+        self._kept = now - self._critical_at < CRITICAL_LAPSE
         self._set_caps()
         if self.owing and not self.breaker.open and self._quiet(now) > self._silence and self._hangs(now):
             self.breaker.trip(now)

@@ -1,4 +1,4 @@
-"""The length-aware queue: lanes by deficit round robin, clients inside a lane, first in first out inside a client.
+"""The queue: priorities, in each of them lanes by deficit round robin, clients inside a lane, arrival inside a client.
 
 Deficit round robin after Shreedhar and Varghese (1996), on predicted cost instead of bytes, one quantum a visit. What
 is served is paid afterwards (surplus round robin), new clients go to the front once, as new flows do in fq_codel
@@ -19,7 +19,7 @@ from typing import Generic, TypeVar
 
 from gateway.admission.balancer import Hold
 from gateway.admission.config import LaneConfig, QueueConfig
-from gateway.model import Ticket
+from gateway.model import Priority, Ticket
 
 T = TypeVar("T")
 
@@ -183,7 +183,7 @@ class Lane:
 
 
 class LaneQueue:
-    """The lanes that wait for one set of backends."""
+    """The lanes of one priority."""
 
     def __init__(self, config: QueueConfig) -> None:
         self.lanes = tuple(Lane(lane, config) for lane in config.lanes)
@@ -255,3 +255,76 @@ class LaneQueue:
 
     def _after_turn(self) -> tuple[Lane, ...]:
         return self.lanes[self._turn + 1 :] + self.lanes[: self._turn + 1]
+
+
+class PriorityQueue:
+    """All that waits for one set of backends: the higher priority goes first, but to each lower one its floor is owed.
+
+    The floor is a share of all that is served. What is owed is saved while nobody claims it, up to a lane's quantum;
+    what the others left is never held against a lower priority, beyond the one request that was served last.
+    """
+
+    def __init__(self, config: QueueConfig) -> None:
+        self.priorities = tuple(LaneQueue(config) for _ in Priority)
+        self.depth = 0
+        self._floor = config.floor
+        self._most = config.lane_quantum
+        self._owed = [0.0] * len(Priority)  # cost units
+
+    def retune(self, config: QueueConfig) -> None:
+        """Go on with other thresholds, weights and waits; who waits keeps the lane and the deadline it came with."""
+        for queue in self.priorities:
+            for lane, tuned in zip(queue.lanes, config.lanes, strict=True):
+                lane.config = tuned
+                lane.grant = config.lane_quantum * tuned.weight
+
+    def push(self, entry: Entry) -> None:
+        """Let a request wait."""
+        self.priorities[entry.ticket.priority].push(entry)
+        self.depth += 1
+
+    def remove(self, entry: Entry) -> None:
+        """The request no longer waits."""
+        self.priorities[entry.ticket.priority].remove(entry)
+        self.depth -= 1
+
+    @property
+    def critical(self) -> int:
+        """How many of the highest priority wait."""
+        return self.priorities[Priority.CRITICAL].depth
+
+    def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | Hold:
+        """Take out the request whose turn it is, as ``LaneQueue.next`` does.
+
+        One that finds no place holds whoever comes after it, but never a critical request.
+        """
+        hold = Hold.LANE
+        for priority in self._in_turn():
+            if hold is not Hold.LANE and priority is not Priority.CRITICAL:
+                continue
+            found = self.priorities[priority].next(place)
+            if not isinstance(found, Hold):
+                self.depth -= 1
+                self._pay(priority, found[0].ticket.work.cost)
+                return found
+            if found is not Hold.LANE:
+                hold = found
+        return hold
+
+    def debt(self, priority: Priority) -> float:
+        """Cost that the others must be served before anything is owed to ``priority`` again, times its floor."""
+        return max(0.0, -self._owed[priority])
+
+    def _in_turn(self) -> Sequence[Priority]:
+        waiting = [priority for priority in Priority if self.priorities[priority].depth]
+        if len(waiting) < 2:  # noqa: PLR2004 - nobody to go before
+            return waiting
+        return sorted(waiting, key=lambda priority: self._owed[priority] <= 0.0)
+
+    def _pay(self, served: Priority, cost: float) -> None:
+        owed, share = self._owed, self._floor * cost
+        for priority in (Priority.STANDARD, Priority.SHEDDABLE):
+            if priority is served:
+                owed[priority] = max(owed[priority] + share - cost, -cost)
+            else:
+                owed[priority] = min(owed[priority] + share, self._most)

@@ -16,11 +16,12 @@ from gateway.admission.config import AdmissionConfig
 from gateway.admission.queue import Entry, Lane
 from gateway.admission.retries import Ledger, RetryBudget
 from gateway.admission.window import HUGE_PROMPT
-from gateway.model import Reason, Rejection, Ticket
+from gateway.model import Priority, Reason, Rejection, Ticket
 
 NO_BACKEND_WAIT: Final = (5.0, 30.0)
 JITTER: Final = 1.5
 SERIAL_PATIENCE: Final = 120.0  # seconds that a long prompt may wait for the one that is being read, at most
+ROOM: Final = (1.1, 1.0, 0.5)  # of the bounds on what may wait, by priority
 SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own; two where it waits for the other's end
 
 
@@ -54,14 +55,15 @@ class Shedder:
         self._budget.arrive(retry=retry, now=now)
         return retry
 
-    def overloaded(self, group: Group, lane: int, now: float) -> bool:
-        """Whether much more has come to this lane than could be served, and for long."""
-        return group.flow.overloaded(lane, self._config.shed.overload_after, now)
+    def overloaded(self, group: Group, priority: Priority, lane: int, now: float) -> bool:
+        """Whether much more has come to this lane of this priority than could be served, and for long."""
+        return group.flow.overloaded(priority, lane, self._config.shed.overload_after, now)
 
     def prospect(self, ticket: Ticket, group: Group, index: int, *, serial: bool, retry: bool) -> Prospect:
         """What ``ticket`` may expect in lane ``index``. ``serial``: it must wait for the long prompt before it."""
-        lanes = group.queue.lanes
-        lane = lanes[index].config
+        priority = ticket.priority
+        queued = group.queue.priorities[priority].lanes[index]
+        lane = queued.config
         patience = lane.max_wait
         if serial and lane.ttft_objective is None:
             # Inside the engine it would wait for that prompt to be read just as long.
@@ -69,32 +71,35 @@ class Shedder:
             patience = max(patience, min(SERIAL_PATIENCE, prompt / SERIAL_PACE * (2 if prompt >= HUGE_PROMPT else 1)))
         gone = ticket.read_timeout
         bound, limit = (lane.max_wait, patience) if gone is None else (min(lane.max_wait, gone), min(patience, gone))
-        return Prospect(bound, limit, group.flow.wait(_ahead(ticket, lanes[index]), lanes, index), index, retry)
+        wait = group.flow.wait(_ahead(ticket, queued), group.queue, priority, index)
+        return Prospect(bound, limit, wait, index, retry)
 
     def reason(self, ticket: Ticket, group: Group, backlog: Backlog, prospect: Prospect, now: float) -> Reason | None:
         """Why ``ticket`` may not wait; None where it may."""
         queue = self._config.queue
-        if len(backlog) >= queue.max_requests or (len(backlog) and backlog.size + size(ticket) > queue.max_bytes):
+        room, waiting = ROOM[ticket.priority], len(backlog)
+        if waiting >= room * queue.max_requests or (waiting and backlog.size + size(ticket) > room * queue.max_bytes):
             return Reason.QUEUE_FULL
-        if prospect.retry and self._budget.exceeded and self.overloaded(group, prospect.lane, now):
-            return Reason.RETRY_BUDGET
+        if self._spent(prospect) and group.queue.depth and self.overloaded(group, ticket.priority, prospect.lane, now):
+            return Reason.RETRY_BUDGET  # it would take the place of a first attempt
         return Reason.DEADLINE if prospect.wait > prospect.limit else None
+
+    def _spent(self, prospect: Prospect) -> bool:
+        return prospect.retry and self._budget.exceeded
 
     def turn_away(self, ticket: Ticket, group: Group, reason: Reason, prospect: Prospect, now: float) -> Rejection:
         """Refuse it at the door, or after its time in the queue."""
         hopeless = ticket.read_timeout is not None and prospect.wait > ticket.read_timeout
-        spent = prospect.retry and self._budget.exceeded
-        discouraged = hopeless or spent or self.overloaded(group, prospect.lane, now)
+        discouraged = hopeless or self._spent(prospect) or self.overloaded(group, ticket.priority, prospect.lane, now)
         return self.refuse(ticket, reason, prospect.wait - prospect.bound / 2, now, discouraged=discouraged)
 
     def give_up(self, entry: Entry, group: Group, now: float) -> Rejection:
         """Throw out of the queue who has waited for too long."""
-        lanes = group.queue.lanes
-        wait = group.flow.wait(lanes[entry.lane].cost, lanes, entry.lane)
+        priority, lane = entry.ticket.priority, entry.lane
+        wait = group.flow.wait(group.queue.priorities[priority].lanes[lane].cost, group.queue, priority, lane)
         waited = entry.deadline - entry.arrived
-        return self.turn_away(
-            entry.ticket, group, Reason.QUEUE_TIMEOUT, Prospect(waited, waited, wait, entry.lane, entry.retry), now
-        )
+        prospect = Prospect(waited, waited, wait, lane, entry.retry)
+        return self.turn_away(entry.ticket, group, Reason.QUEUE_TIMEOUT, prospect, now)
 
     def refuse(
         self, ticket: Ticket, reason: Reason, wait: float, now: float, *, discouraged: bool = False

@@ -56,6 +56,7 @@ def proxy_config(settings: Settings) -> ProxyConfig:
         client_keepalive=settings.client_keepalive,
         client_timeout=settings.client_timeout,
         client_header=settings.client_header,
+        priority_header=settings.priority_header,
         allow_admin_routes=settings.allow_admin_routes,
         forward_client_keys=settings.forward_client_keys,
         inject_usage=settings.inject_usage,

@@ -18,6 +18,7 @@ def state_view(state: GatewayState) -> dict[str, Any]:
         "overloaded": state.overloaded,
         "retries_seen": {"kept": state.retries_seen.get(True, 0), "early": state.retries_seen.get(False, 0)},
         "lanes": [_lane(lane) for lane in state.lanes],
+        "priorities": [{"name": priority.name, "depth": priority.depth} for priority in state.priorities],
         "backends": [_backend(backend) for backend in state.backends],
         "models": [_model(model) for model in state.models],
     }

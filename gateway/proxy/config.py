@@ -59,6 +59,7 @@ class ProxyConfig:
     client_keepalive: float = 75.0
     client_timeout: float = 120.0  # a client that takes or sends no byte for so long is gone
     client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
+    priority_header: str | None = None  # header that tells a request's priority; None: all are standard
     allow_admin_routes: bool = False
     forward_client_keys: bool = False  # clients' keys go on to the backends although the gateway itself asks for keys
     inject_usage: bool = False  # ask engines for the token counts of streams, and keep them from clients

@@ -237,6 +237,7 @@ class Handler:
             read_timeout=retries.read_timeout,
             fingerprint=call.fingerprint(client, body),
             body_bytes=len(body),
+            priority=call.priority(self._config),
         )
         call.record.ticket = ticket
         call.record.lane = self._gate.lane(ticket)

@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
 from gateway.dialects.request import name_of
-from gateway.model import Access, Outcome, Record, Route, Timeline
+from gateway.model import Access, Outcome, Priority, Record, Route, Timeline
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import CORS, ClientTerms, listed, own_reply
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
@@ -111,6 +111,13 @@ class Call:
         if not key:
             return self.peer
         return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+
+    def priority(self, config: ProxyConfig) -> Priority:
+        """What the trusted header says; standard where it says nothing that is known, or no header is trusted."""
+        if config.priority_header is None:
+            return Priority.STANDARD
+        said = self.request.headers.get(config.priority_header, "").strip().upper()
+        return Priority.__members__.get(said, Priority.STANDARD)
 
     def retries(self) -> Retries:
         """What the SDKs of OpenAI and Anthropic say with every call (``x-stainless-*``)."""

@@ -175,6 +175,15 @@ class _Queue(BaseModel):
     client_quantum: Annotated[Number, Gt(0)] = Field(
         default=_QUEUE.client_quantum, description="Cost served per visit of a client inside its lane."
     )
+    reserve_critical: Annotated[Ratio, Ge(0), Le(0.5)] = Field(
+        default=_QUEUE.reserve_critical,
+        description="Share of each limit that only critical requests may take, while there are any.",
+    )
+    priority_floor: Annotated[Ratio, Ge(0), Le(0.4)] = Field(
+        default=_QUEUE.floor,
+        description="Share of the work served that standard and sheddable requests get at least, each, while they "
+        "wait and others go before them.",
+    )
     reserve_short: Annotated[Ratio, Ge(0), Le(1)] = Field(
         default=_QUEUE.reserve_short,
         description="Share of each limit kept for the first lane; 0.3 where several gateways share an engine.",
@@ -273,6 +282,12 @@ class _Clients(BaseModel):
         default=None,
         description="Header that names the client, for fair shares. Unset: the API key (hashed), else the address.",
         examples=["x-tenant"],
+    )
+    priority_header: Header | None = Field(
+        default=None,
+        description="Header that tells a request's priority: critical, standard or sheddable. Clients are trusted with "
+        "it, so set it only behind something that sets or strips the header. Unset: all are standard.",
+        examples=["x-priority"],
     )
     client_keepalive: Annotated[Seconds, Gt(0)] = Field(
         default=75.0, description="How long an idle connection of a client is kept."

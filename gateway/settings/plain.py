@@ -115,6 +115,8 @@ def _queue(settings: Settings) -> QueueConfig:
         client_quantum=settings.client_quantum,
         max_requests=settings.queue_max_requests,
         max_bytes=settings.queue_max_bytes,
+        reserve_critical=settings.reserve_critical,
+        floor=settings.priority_floor,
         reserve_short=settings.reserve_short,
         long_prefills=settings.long_prefills,
     )

@@ -94,6 +94,13 @@ CLIENT_REQUESTS: Final = _counter(
     "the operator allows it, as /metrics is open: by default all count as other.",
     action="One client far above the others sheds itself first; talk to its owner, or give it a gateway of its own.",
 )
+PRIORITY_REQUESTS: Final = _counter(
+    "gateway_priority_requests_total",
+    *("priority", "outcome"),
+    meaning="Finished requests by priority: critical, standard or sheddable. All are standard where no header is "
+    "trusted (GATEWAY_PRIORITY_HEADER).",
+    action="sheddable refused: meant, while others need the engines. critical refused: even they alone are too much.",
+)
 DURATION: Final = _histogram(
     "gateway_request_duration_seconds",
     *("model", "outcome"),
@@ -330,6 +337,12 @@ QUEUE_DEPTH: Final = _gauge(
     meaning="Requests that wait, by length class (lane).",
     action="Above 0 for long: the engines are full. Only the long class: long prompts wait for each other, as meant.",
 )
+QUEUE_PRIORITY: Final = _gauge(
+    "gateway_queue_priority_depth",
+    "priority",
+    meaning="Requests that wait, by priority.",
+    action="critical waits: no engine has room even for them, or one that is large waits for its tokens to fit.",
+)
 QUEUE_TOKENS: Final = _gauge(
     "gateway_queue_tokens",
     "class",
@@ -404,7 +417,7 @@ CONFIG_INFO: Final = _gauge(
 )
 
 SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
-    ("Requests", (REQUESTS, BACKEND_REQUESTS, CLIENT_REQUESTS, DURATION)),
+    ("Requests", (REQUESTS, BACKEND_REQUESTS, CLIENT_REQUESTS, PRIORITY_REQUESTS, DURATION)),
     ("Speed", (TTFT, BACKEND_TTFT, ITL, TPOT, QUEUE_WAIT, OVERHEAD)),
     ("Refusals and retries", (SHED, RETRY_ATTEMPTS, RETRY_AFTER, RETRY_ARRIVALS)),
     ("Tokens", (PROMPT_TOKENS, OUTPUT_TOKENS, ESTIMATE_ERROR)),
@@ -416,7 +429,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
             *(BACKEND_UP, BACKEND_DRAINED, BACKEND_SILENCE, KV_USAGE, SCRAPE_AGE),
         ),
     ),
-    ("Queue", (QUEUE_DEPTH, QUEUE_TOKENS, QUEUE_OLDEST, QUEUE_MAX_WAIT)),
+    ("Queue", (QUEUE_DEPTH, QUEUE_PRIORITY, QUEUE_TOKENS, QUEUE_OLDEST, QUEUE_MAX_WAIT)),
     (
         "The gateway itself",
         (

@@ -13,7 +13,7 @@ from enum import Enum, unique
 from heapq import merge
 from typing import Final, Protocol
 
-from gateway.model import Outcome, Reason, Record, Ticket, Timeline
+from gateway.model import Outcome, Priority, Reason, Record, Ticket, Timeline
 
 _NAME: Final = 128  # characters
 _BASE_SIZE: Final = 800  # bytes of an entry without its stamps, as measured
@@ -41,6 +41,7 @@ class Entry:
     route: str
     model: str | None
     lane: str | None
+    priority: str | None  # None: standard
     backend: str | None
     outcome: Outcome
     status: int
@@ -108,6 +109,7 @@ def entry_of(record: Record, ticket: Ticket) -> Entry:
         route=record.route.label,
         model=shape.model[:_NAME] if shape.model else None,
         lane=record.lane,
+        priority=None if ticket.priority is Priority.STANDARD else ticket.priority.label,
         backend=record.backend,
         outcome=record.outcome,
         status=record.status,

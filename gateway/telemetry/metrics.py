@@ -128,6 +128,7 @@ class Metrics:
         self._requests = self._counters(names.REQUESTS)
         self._backend_requests = self._counters(names.BACKEND_REQUESTS)
         self._client_requests = self._counters(names.CLIENT_REQUESTS)
+        self._priority_requests = self._counters(names.PRIORITY_REQUESTS)
         self._shed = self._counters(names.SHED)
         self._retry_attempts = self._counters(names.RETRY_ATTEMPTS)
         self._prompt_tokens = self._counters(names.PROMPT_TOKENS)
@@ -181,6 +182,7 @@ class Metrics:
     def _observe_ticket(self, record: Record, ticket: Ticket, model: str) -> None:
         completed = record.outcome is Outcome.COMPLETED
         self._client_requests.add(self._clients.label(ticket.client, earned=completed), record.outcome.value)
+        self._priority_requests.add(ticket.priority.label, record.outcome.value)
         if ticket.attempt > 0:
             self._retry_attempts.add()
         self._observe_wait(record)
@@ -327,6 +329,10 @@ def _of_lanes(state: GatewayState) -> Iterator[Metric]:
         for lane in state.lanes:
             family.add_metric((clean(lane.name),), read(lane))
         yield family
+    waiting = _family(names.QUEUE_PRIORITY)
+    for priority in state.priorities:
+        waiting.add_metric((priority.name,), priority.depth)
+    yield waiting
 
 
 def _reported(usage: Usage | None) -> tuple[int | None, int | None]:

@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from gateway.admission.config import AdmissionConfig, BreakerConfig, LaneConfig, LimitConfig, QueueConfig
 from gateway.admission.controller import AdmissionController
-from gateway.model import Backend, Health, Hints, Outcome, Permit, Reason, Ticket, Usage, Verdict
+from gateway.admission.tuning import changed
+from gateway.model import Backend, Health, Hints, Outcome, Permit, Priority, Reason, Ticket, Usage, Verdict
 from tests.admission.helpers import ticket
 
 BACKENDS = (
@@ -26,6 +27,7 @@ BACKENDS = (
 )
 NAMES = [backend.name for backend in BACKENDS]
 SETTLED = [outcome for outcome in Outcome if outcome is not Outcome.REFUSED]
+SHORT_MOST = 300  # tokens of the first lane
 LONG_PROMPT = 9_000  # goes one after another
 SLACK = 0.0101  # deadlines are kept to the next hundredth of a second
 
@@ -54,6 +56,7 @@ REQUESTS = st.fixed_dictionaries(
         "avoid": st.sampled_from([*[frozenset[str]()] * 6, frozenset("a"), frozenset("c"), frozenset("abcd")]),
         "fingerprint": st.integers(0, 3),
         "attempt": st.sampled_from([0, 0, 1]),
+        "priority": st.sampled_from([Priority.STANDARD, *Priority]),
     }
 )
 
@@ -75,20 +78,40 @@ class AdmissionMachine(RuleBasedStateMachine):
         maximum=st.sampled_from([1, 1, 3]),
         token_limit=st.sampled_from([None, 600]),
         reserve=st.sampled_from([0.0, 0.4]),
+        reserve_critical=st.sampled_from([0.0, 0.0, 0.4]),
+        floor=st.sampled_from([0.0, 0.3]),
         queue=st.integers(1, 5),
         drains=st.booleans(),
     )
     def begin(
-        self, initial: int, maximum: int, token_limit: int | None, reserve: float, queue: int, drains: bool
+        self,
+        initial: int,
+        maximum: int,
+        token_limit: int | None,
+        reserve: float,
+        reserve_critical: float,
+        floor: float,
+        queue: int,
+        drains: bool,
     ) -> None:
         self.drains = drains
-        lanes = (LaneConfig("short", 300, 2.0, 0.5, 0.25), LaneConfig("long", None, 1.0, None, 1.0))
+        lanes = (LaneConfig("short", SHORT_MOST, 2.0, 0.5, 0.25), LaneConfig("long", None, 1.0, None, 1.0))
         config = AdmissionConfig(
             limit=LimitConfig(initial=initial, maximum=maximum, window=0.3, token_limit=token_limit),
-            queue=QueueConfig(lanes=lanes, max_requests=queue, max_bytes=150_000, reserve_short=reserve),
+            queue=QueueConfig(
+                lanes=lanes,
+                max_requests=queue,
+                max_bytes=150_000,
+                reserve_short=reserve,
+                reserve_critical=reserve_critical,
+                floor=floor,
+            ),
             breaker=BreakerConfig(failures=2, cooldown=0.3, cooldown_max=0.6, silence=1.5),
         )
-        self.free = token_limit is None and not reserve  # a free place is free for anybody
+        self.free = token_limit is None and not reserve and not reserve_critical  # a free place is free for anybody
+        self.owed = bool(floor)  # a lower priority may go before a higher one
+        self.short_wait = 0.25
+        self.drained: set[str] = set()
         self.admission = type(self).make(config)
 
     # ------------------------------------------------------------------------------------------------- rules
@@ -102,8 +125,8 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     def latest(self, request: Ticket) -> float:
         """When its verdict must be there. A long prompt may wait longer for the one that is being read."""
-        short = request.work.tokens <= 300
-        bound = 0.25 if short else 1.0
+        short = request.work.tokens <= SHORT_MOST
+        bound = self.short_wait if short else 1.0
         if request.work.prompt_tokens == LONG_PROMPT and request.shape.stream:
             bound = LONG_PROMPT / 2048
         gone = request.read_timeout
@@ -177,17 +200,51 @@ class AdmissionMachine(RuleBasedStateMachine):
     def drain(self) -> None:
         self.apply(self.admission.drain(self.now))
 
+    @rule(
+        name=st.sampled_from(NAMES),
+        limit=st.sampled_from([None, 1, 2, 3]),
+        drained=st.sampled_from([False, False, True]),
+        weight=st.sampled_from([0.5, 2.0]),
+        wait=st.sampled_from([0.1, 0.25]),
+        tpot=st.sampled_from([None, 0.05]),
+    )
+    def retune(
+        self, name: str, limit: int | None, drained: bool, weight: float, wait: float, tpot: float | None
+    ) -> None:
+        """As an operator does; who waits keeps the deadline it came with."""
+        change = {
+            "tpot_objective_seconds": tpot,
+            "lanes": {"short": {"weight": weight, "max_wait_seconds": wait}},
+            "backends": {name: {"limit": limit, "drained": drained}},
+        }
+        self.short_wait = wait
+        (self.drained.add if drained else self.drained.discard)(name)
+        self.apply(self.admission.retune(changed(self.admission.tuning, change), self.now))
+
+    def eligible(self, request: Ticket) -> set[str]:
+        return serving(request.shape.model) - request.avoid - self.drained
+
     # ---------------------------------------------------------------------------------------------- verdicts
 
     def apply(self, verdicts: Iterable[Verdict]) -> None:
         for verdict in verdicts:
             request, _ = self.waiting.pop(verdict.ticket.id)  # exactly one verdict, and only for who waits
             if isinstance(verdict, Permit):
-                assert verdict.backend in serving(request.shape.model) - request.avoid
+                assert verdict.backend in self.eligible(request)
+                assert self.in_order(verdict)
                 self.running[verdict.id] = verdict
             else:
                 assert 1.0 <= verdict.retry_after <= 60.0
-                assert (verdict.reason is Reason.NO_BACKEND) <= (not serving(request.shape.model) - request.avoid)
+                assert (verdict.reason is Reason.NO_BACKEND) <= (not self.eligible(request))
+
+    def in_order(self, permit: Permit) -> bool:
+        """Whether no critical request was left waiting that could have gone there, where nobody is owed anything."""
+        if permit.ticket.priority is Priority.CRITICAL or self.owed or not self.free:
+            return True
+        waiting = [request for request, _ in self.waiting.values() if request.priority is Priority.CRITICAL]
+        return not any(
+            permit.backend in self.eligible(request) and request.work.tokens <= SHORT_MOST for request in waiting
+        )
 
     # -------------------------------------------------------------------------------------------- invariants
 
@@ -225,13 +282,14 @@ class AdmissionMachine(RuleBasedStateMachine):
             if backend.running < room:
                 for request, _ in self.waiting.values():
                     held = self.free and request.work.prompt_tokens == LONG_PROMPT and backend.running
-                    assert held or backend.name not in serving(request.shape.model) - request.avoid
+                    assert held or backend.name not in self.eligible(request)
 
     @invariant()
     def idle_lanes_keep_no_credit(self) -> None:
         if hasattr(self, "admission"):
             for group in self.admission._backlog.groups:
-                assert all(lane.credit <= 0.0 for lane in group.queue.lanes if not lane.depth)
+                lanes = [lane for queue in group.queue.priorities for lane in queue.lanes]
+                assert all(lane.credit <= 0.0 for lane in lanes if not lane.depth)
 
     def teardown(self) -> None:
         """In the end everything is served or refused, and nothing is left."""

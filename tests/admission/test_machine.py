@@ -9,7 +9,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from gateway.admission.backlog import Backlog
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.controller import AdmissionController
-from gateway.admission.queue import Entry, Lane, LaneQueue
+from gateway.admission.queue import Entry, Lane, LaneQueue, PriorityQueue
+from gateway.admission.tuning import Tuning
 from gateway.admission.window import Running, Window
 from gateway.model import Outcome, Permit, Usage, Verdict
 from tests.admission.machine import BACKENDS, AdmissionMachine
@@ -61,6 +62,12 @@ class GivesOnePermitTwice(AdmissionController):
         return [*verdicts, *verdicts[:1]]
 
 
+class ForgetsWhoWaitsWhenRetuned(AdmissionController):
+    def retune(self, tuning: Tuning, now: float) -> list[Verdict]:
+        super().retune(tuning, now)
+        return []
+
+
 def _finds(kind: type[AdmissionController]) -> None:
     class Machine(AdmissionMachine):
         @staticmethod
@@ -91,6 +98,7 @@ def _finds(kind: type[AdmissionController]) -> None:
         SleepsWhileRequestsRun,
         DispatchesOnlyOnArrival,
         GivesOnePermitTwice,
+        ForgetsWhoWaitsWhenRetuned,
     ],
 )
 def test_it_finds_a_controller_that(kind: type[AdmissionController]) -> None:
@@ -129,6 +137,12 @@ def test_it_finds_credit_kept_by_an_idle_lane(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(Lane, "_reset", reset)
     monkeypatch.setattr(LaneQueue, "_left", keep)
+    _finds(AdmissionController)
+
+
+def test_it_finds_priorities_served_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = PriorityQueue._in_turn
+    monkeypatch.setattr(PriorityQueue, "_in_turn", lambda self: list(reversed(right(self))))
     _finds(AdmissionController)
 
 

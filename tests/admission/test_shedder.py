@@ -9,7 +9,7 @@ from gateway.admission.config import LaneConfig, ShedConfig
 from gateway.admission.pool import Pool
 from gateway.admission.queue import Entry
 from gateway.admission.shedder import Prospect, Shedder
-from gateway.model import Reason, Ticket
+from gateway.model import Priority, Reason, Ticket
 from tests.admission.helpers import LONG, adaptive, config, ticket
 
 
@@ -37,7 +37,7 @@ class Door:
         return self.shedder.reason(request, self.group, self.backlog, prospect, 100.0)
 
     def overload(self, lane: int = 0) -> None:
-        self.group.flow._over_since[lane] = 0.0
+        self.group.flow._over_since[2 * Priority.STANDARD + lane] = 0.0
 
 
 # ---------------------------------------------------------------------------------------------- how long to wait
@@ -115,6 +115,8 @@ def test_while_overloaded_retries_beyond_their_share_are_refused() -> None:
         assert retry is (attempt > 0)
     assert door.reason(ticket(), retry=True) is None
     door.overload()
+    assert door.reason(ticket(), retry=True) is None, "nobody waits whose place it would take"
+    door.queue(ticket())
     assert door.reason(ticket(), retry=True) is Reason.RETRY_BUDGET
     assert door.reason(ticket(), retry=False) is None
 

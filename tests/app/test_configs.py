@@ -42,6 +42,7 @@ def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
         {
             "host": "127.0.0.1",
             "client_header": "x-tenant",
+            "priority_header": "x-priority",
             "allow_admin_routes": True,
             "forward_client_keys": True,
             "inject_usage": True,

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gateway.model import Outcome, Reason
+from gateway.model import Outcome, Priority, Reason
 from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
@@ -232,6 +232,27 @@ async def test_an_odd_id_or_path_comes_back_as_it_was_and_is_told_fit_for_a_log(
                 told.encode()
             assert len(record.request_id) <= 256
             assert len(record.path) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("header", "said", "priority"),
+    [
+        ("X-Priority", "critical", Priority.CRITICAL),
+        ("X-Priority", " Sheddable ", Priority.SHEDDABLE),
+        ("X-Priority", "urgent", Priority.STANDARD),
+        ("X-Priority", "", Priority.STANDARD),
+        ("X-Other", "critical", Priority.STANDARD),
+        (None, "critical", Priority.STANDARD),
+    ],
+)
+async def test_only_the_header_that_the_operator_trusts_tells_a_priority(
+    backend: StartBackend, header: str | None, said: str, priority: Priority
+) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine, priority_header=header) as house:
+        await house.ask(request(body=CHAT, headers=[("X-Priority", said)]))
+        assert house.controller.offered[0].priority is priority
+    assert engine.requests[0].get("X-Priority") == said.strip()
 
 
 # --------------------------------------------------------------------------------------------------------------

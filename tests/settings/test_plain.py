@@ -31,6 +31,8 @@ def test_every_tunable_of_admission_has_a_setting() -> None:
             "client_quantum": 1,
             "queue_max_requests": 1,
             "queue_max_bytes": 1,
+            "reserve_critical": 0.2,
+            "priority_floor": 0.2,
             "reserve_short": 0.3,
             "long_prefills": 7,
             "limit_initial": 2,

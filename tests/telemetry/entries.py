@@ -19,6 +19,7 @@ def entry(received: float = 100.0, stamps: Sequence[int] = (500_000, 600_000, 70
         route="chat",
         model="qwen3-8b",
         lane="short",
+        priority=None,
         backend="gpu1",
         outcome=Outcome.COMPLETED,
         status=200,

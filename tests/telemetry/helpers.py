@@ -15,6 +15,7 @@ from gateway.model import (
     Hints,
     LaneState,
     Outcome,
+    PriorityState,
     Record,
     Route,
     Shape,
@@ -60,6 +61,7 @@ def gateway_state(*backends: BackendState, **changes: Any) -> GatewayState:
         draining=False,
         overloaded=False,
         retries_seen={True: 5, False: 11},
+        priorities=(PriorityState("critical", 1), PriorityState("standard", 4), PriorityState("sheddable", 0)),
     )
     return replace(state, **changes)
 

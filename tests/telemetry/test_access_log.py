@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Outcome, Reason, Record, Timeline, Usage
+from gateway.model import Outcome, Priority, Reason, Record, Timeline, Usage
 from gateway.telemetry.access_log import AccessLog, line
 from tests.telemetry.helpers import MODELS, asked, record, refused, ticket, timeline
 
@@ -24,6 +24,11 @@ def told(made: Record) -> dict[str, Any]:
     fields = json.loads(text)
     assert isinstance(fields, dict)
     return fields
+
+
+def test_a_priority_is_told_where_it_is_not_standard() -> None:
+    assert "priority" not in told(record())
+    assert told(record(ticket=ticket(priority=Priority.CRITICAL)))["priority"] == "critical"
 
 
 def test_everything_of_a_completed_stream() -> None:

@@ -24,6 +24,7 @@ EXPECTED = {
     "gateway_requests_total": ("counter", {"model", "route", "code", "outcome"}),
     "gateway_backend_requests_total": ("counter", {"backend", "outcome"}),
     "gateway_client_requests_total": ("counter", {"client", "outcome"}),
+    "gateway_priority_requests_total": ("counter", {"priority", "outcome"}),
     "gateway_request_duration_seconds": ("histogram", {"model", "outcome"}),
     "gateway_time_to_first_token_seconds": ("histogram", {"model", "class"}),
     "gateway_backend_time_to_first_token_seconds": ("histogram", {"backend"}),
@@ -54,6 +55,7 @@ EXPECTED = {
     "gateway_backend_kv_usage_ratio": ("gauge", {"backend"}),
     "gateway_backend_scrape_age_seconds": ("gauge", {"backend"}),
     "gateway_queue_depth": ("gauge", {"class"}),
+    "gateway_queue_priority_depth": ("gauge", {"priority"}),
     "gateway_queue_tokens": ("gauge", {"class"}),
     "gateway_queue_oldest_wait_seconds": ("gauge", {"class"}),
     "gateway_queue_max_wait_seconds": ("gauge", {"class"}),
@@ -100,7 +102,9 @@ def test_the_conventions_of_prometheus(each: Definition) -> None:
     assert each.name.endswith(("_seconds", "_ratio")) or each.kind is not Kind.HISTOGRAM
     assert bool(each.edges) == (each.kind is Kind.HISTOGRAM)
     assert all(low < high for low, high in pairwise(each.edges))
-    assert not any(label in each.name.split("_") for label in each.labels if label not in {"backend", "client"})
+    assert not any(
+        label in each.name.split("_") for label in each.labels if label not in {"backend", "client", "priority"}
+    )
     assert each.meaning.endswith(".")
     assert each.action.endswith(".")
 

@@ -8,7 +8,19 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Access, GatewayState, Hints, Outcome, Reason, Record, Route, Timeline, Usage
+from gateway.model import (
+    Access,
+    GatewayState,
+    Hints,
+    Outcome,
+    Priority,
+    PriorityState,
+    Reason,
+    Record,
+    Route,
+    Timeline,
+    Usage,
+)
 from gateway.telemetry.metrics import Metrics, MetricsConfig
 from tests.telemetry.helpers import (
     MODELS,
@@ -420,6 +432,17 @@ def test_the_state_is_read_at_each_scrape() -> None:
     states: Iterator[GatewayState] = iter([gateway_state(backend_state(running=running)) for running in (7, 0)])
     source = Metrics(lambda: next(states), version="1", config_hash="x")
     assert [value(source, "gateway_inflight_requests", backend="gpu1") for _ in range(2)] == [7, 0]
+
+
+def test_priorities_are_counted_and_shown() -> None:
+    state = gateway_state(priorities=(PriorityState("critical", 1), PriorityState("sheddable", 9)))
+    source = metrics(state)
+    source.observe(record())
+    source.observe(refused(ticket=ticket(priority=Priority.SHEDDABLE)))
+    assert value(source, "gateway_priority_requests_total", priority="standard", outcome="completed") == 1
+    assert value(source, "gateway_priority_requests_total", priority="sheddable", outcome="refused") == 1
+    assert value(source, "gateway_queue_priority_depth", priority="critical") == 1
+    assert value(source, "gateway_queue_priority_depth", priority="sheddable") == 9
 
 
 def test_every_gauge_shows_its_own_figure() -> None:

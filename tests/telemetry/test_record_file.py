@@ -88,6 +88,7 @@ ENTRIES = st.builds(
     route=st.sampled_from(["chat", "completions"]),
     model=st.none() | st.just("qwen"),
     lane=st.none() | st.just("short"),
+    priority=st.none() | st.just("critical"),
     backend=st.none() | st.just("gpu1"),
     outcome=st.sampled_from(Outcome),
     status=st.integers(0, 599),
