@@ -6,6 +6,10 @@ engine pace = A + B*n, so at five times the unloaded pace throughput is 80 % of 
 little but waiting. Beside the pace it heeds: streams that stand in the engine without a first token, the TTFT objective
 where one is set, refusals and failures, and the signs of a full KV cache.
 
+Between decisions it counts what has no first token. Slots that come free, a limit that doubles and a burst of arrivals
+would each send the engine more prompts than it reads in a moment; they wait better here, in a queue that is fair and
+knows deadlines. By Little's law the last of ``u`` unstarted streams waits ``u`` over first tokens a second.
+
 One decision a window, one cut per drain: after a cut, nothing is judged until the excess has left the engine, and the
 pace that was measured with the excess inside is forgotten.
 """
@@ -14,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import floor, inf, sqrt
 from typing import Final, Protocol
 
 from gateway.admission.config import LimitConfig
@@ -32,6 +36,11 @@ LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth 
 HALF: Final = 0.5  # of the target: far from it
 NEAR: Final = 0.8
 A_QUEUE: Final = 4.0  # so many that stand are a queue beyond doubt
+START_WAIT: Final = 0.5  # seconds that the last of the unstarted streams may wait for its first token
+START_SHARE: Final = 0.25  # or this share of the TTFT objective, where that is less
+UNLOADED: Final = 3.0  # or so many times an unloaded TTFT, where that is more
+FIRST_FEW: Final = 4  # that may be unstarted while nothing is known of the engine
+FEWEST: Final = 2  # one that is being read, and one for the moment when it is through
 PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
 
 
@@ -43,6 +52,9 @@ class Limit(Protocol):
     changes: Counter[Change]
     pace: Ratio
     target: float | None
+
+    def cap(self, window: Window) -> int:
+        """Requests that may be in flight until the next tick, at least 1."""
 
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Decide if a decision is due. ``kv_usage``: the engine's own gauge, None where unknown or old."""
@@ -67,6 +79,11 @@ class FixedLimit:
         self.changes = changes
         self.pace = Ratio(0.25)
         self.target: float | None = None
+
+    def cap(self, window: Window) -> int:
+        """The limit as set."""
+        del window
+        return max(1, floor(self.value))
 
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Keep the measured pace current."""
@@ -149,6 +166,16 @@ class AdaptiveLimit:
 
     def _note_known(self, count: float) -> None:
         self._known, self._probe = count, PROBE
+
+    def cap(self, window: Window) -> int:
+        """The limit, or less while as many have no first token as the engine starts in a moment.
+
+        Where even more wait, it takes in fewer than it lets out until they are through.
+        """
+        most = max(1, floor(self.value))
+        if 0 < window.whole == window.inflight and not window.starts:
+            return most  # answers in one piece: nothing is seen to start
+        return min(most, max(1, window.inflight + floor(_startable(window) - window.unread)))
 
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Decide if a decision is due."""
@@ -277,6 +304,8 @@ class AdaptiveLimit:
                 self._note_known(reading.moving)
                 if window.standing >= max(A_QUEUE, 0.1 * window.inflight):
                     self._set(min(self.value, reading.moving), ("down", "standing"))  # it may float above what runs
+                elif window.narrow:
+                    self._set(min(self.value, float(window.inflight)), ("down", "standing"))
         elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value + 1 <= self._known)):
             self._raise(reading, window, now)
 
@@ -337,6 +366,15 @@ def _natural(window: Window) -> float:
     base, ttft = window.base_stream.value, window.base_ttft.value
     unloaded = ttft * max(1.0, pace / base) if base and ttft else 0.0
     return max(2.0 * pace, unloaded) * window.starts / window.age
+
+
+def _startable(window: Window) -> float:
+    """How many may have no first token: as many as the engine starts in the time that the last of them may wait."""
+    rate = window.start_rate
+    if rate is None:
+        return FIRST_FEW
+    wait = min(START_WAIT, START_SHARE * window.objective)
+    return max(FEWEST, rate * max(wait, UNLOADED * (window.base_ttft.value or 0.0)))
 
 
 def _full(window: Window) -> bool:

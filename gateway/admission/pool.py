@@ -64,6 +64,7 @@ class Books:
             self.pinned = tuning.limit
             self.limit = self._law if tuning.limit is None else FixedLimit(tuning.limit, config, self._law.changes)
             self.window.restart()
+        self.window.objective = inf  # known again with the next request
         self._limit_min = config.minimum
         self.drained = tuning.drained
         self._set_caps()
@@ -78,7 +79,8 @@ class Books:
 
     def _set_caps(self) -> None:
         value = self.limit.value
-        self.cap = max(1, floor(value))
+        self.cap = self.limit.cap(self.window)
+        self.window.narrow = self.cap < floor(value)
         self.cap_others = max(1, floor(value * self._share_others))
         self.cap_common = max(1, self.cap - round(value * self._share_critical)) if self._kept else self.cap
 
@@ -200,7 +202,7 @@ class Books:
     def capacity(self) -> float:
         """Cost units a second that it serves with its limit full, by Little's law; 0 before the first answer."""
         pace = self.window.served.value
-        return self.cap / pace if pace and not self.drained else 0.0
+        return max(1.0, self.limit.value) / pace if pace and not self.drained else 0.0
 
     def state(self, now: float) -> BackendState:
         """Everything, for /state and the metrics."""

@@ -37,6 +37,7 @@ WARM: Final = 8
 
 STALL_SECONDS: Final = 0.5
 STALL_TOKENS: Final = 5
+KNOWN_STARTS: Final = 4  # first tokens after which their rate is known
 TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
 
 
@@ -46,9 +47,10 @@ class Window:
     __slots__ = (
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
-        "mark_seconds", "mark_tokens", "others_at", "preemptions", "reading", "running", "served", "stalls",
-        "standing", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticked_tokens", "ticks", "tokens",
-        "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
+        "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "preemptions", "reading", "running",
+        "served", "stalls", "standing", "starting", "starts", "stream_answers", "stream_seconds", "stream_tokens",
+        "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens", "ttft", "unstarted", "whole",
+        "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -62,12 +64,15 @@ class Window:
         self.huge = 0  # of those, the ones whose prompt is read for longer than a window
         self.running: dict[int, Running] = {}
         self.last_byte = -inf  # when its backend last said anything
+        self.narrow = False  # fewer may be in flight than the limit says, for what has no first token
+        self.objective = inf  # the tightest TTFT objective of what was sent, seconds
         self.others_at = -inf  # when a request of another than the last lane was last sent here
         # Sums for ever; a window is the difference to its mark.
         self.stream_seconds = 0.0
         self.stream_tokens = 0
         self.ticked_tokens = 0  # of those, the ones before the last tick
         self.firsts = 0  # streams that had their first token
+        self.ticked_firsts = 0  # of those, the ones before the last tick
         self.mark_seconds = 0.0
         self.mark_tokens = 0
         # What is remembered across decisions.
@@ -78,12 +83,14 @@ class Window:
         self.cut_at = -inf  # answers to requests sent before are not counted
         self.e2e: float | None = None  # mean seconds of answers in one piece
         self.served = Ratio(0.05)  # request-seconds per cost unit of finished requests
+        self.starting = Ratio(0.1)  # seconds in which streams had no first token, per first token
         self.held = False  # a request was held by the token limit since the last tick
         self._clear()
 
     def _clear(self) -> None:
         self.arrivals = 0
         self.full = 0
+        self.ticked_arrivals = (0, 0)  # both, as of the last tick
         self.drops = 0
         self.stream_answers = 0
         self.whole_answers = 0
@@ -109,6 +116,16 @@ class Window:
     def outputs(self) -> int:
         """Output events of all streams so far."""
         return self.stream_tokens + self.firsts
+
+    @property
+    def unread(self) -> int:
+        """Streams that wait for their first token, but for one whose prompt takes several steps to read."""
+        return self.unstarted - min(self.reading, 1)
+
+    @property
+    def start_rate(self) -> float | None:
+        """First tokens a second while streams wait for theirs; None before a few were seen."""
+        return self.starting.tokens / self.starting.seconds if self.ticked_firsts >= KNOWN_STARTS else None
 
     @property
     def age(self) -> float:
@@ -168,13 +185,20 @@ class Window:
     def tick(self) -> None:
         """Take the samples of every 100 ms."""
         self.ticks += 1
+        if self.narrow:
+            self.arrivals, self.full = self.ticked_arrivals  # whom it held back did not meet the limit
+        self.ticked_arrivals = self.arrivals, self.full
+        unread = self.unread
+        if unread or self.firsts > self.ticked_firsts:
+            self.starting.add(TICK, self.firsts - self.ticked_firsts)
+            self.ticked_firsts = self.firsts
         self.ticked_tokens = self.stream_tokens
         self.busy_sum += self.inflight
         self.busy_whole += self.whole
         if self.huge:
             self.huge_ticks += 1
         else:
-            self.standing = min(self.standing, self.unstarted - min(self.reading, 1))
+            self.standing = min(self.standing, unread)
         if self.held:
             self.held_ticks += 1
             self.held = False
@@ -257,6 +281,8 @@ class Streaming(Running):
     def begin(self) -> None:
         """It was sent."""
         self._open = True
+        if self._objective is not None and self._objective < self.window.objective:
+            self.window.objective = self._objective
         self.window.starts += 1
         self.window.long += self._long
         self._count_unstarted(1)

@@ -58,8 +58,8 @@ def test_a_kv_bound_engine_without_gauges_is_bounded_by_its_stalls() -> None:
     running = []
     while isinstance(verdict := driver.offer(ticket(100, 900)), Permit):
         running.append(verdict)
-    for permit in running:
-        permit.progress.output(1, driver.now)
+        verdict.progress.output(1, driver.now)
+        driver.run(0.1)
     for step in range(200):  # two in three go on, the others are preempted
         driver.run(0.05)
         for number, permit in enumerate(running):
@@ -153,7 +153,8 @@ def test_a_long_request_does_not_starve_behind_small_holes() -> None:
     limit = LimitConfig(initial=50, token_limit=4_000)
     driver = Driver(adaptive(), admission=config(lanes=lanes, limit=limit))
     for _ in range(20):
-        driver.permit(ticket(100, 100))
+        driver.permit(ticket(100, 100)).progress.output(1, driver.now)
+        driver.run(0.1)
     large = driver.queue(ticket(2_000, 500))
     waited = 0
     while large.id not in driver.permits:

@@ -95,6 +95,80 @@ def test_without_an_unloaded_pace_nothing_moves() -> None:
     assert law.limit.target is None
 
 
+# ------------------------------------------------------------------------------------- what has no first token yet
+
+
+class Starter:
+    """A limit of 100 before an engine that starts so many streams a second, with so many that run and that wait."""
+
+    def __init__(self, rate: float | None, *, running: int = 20, unstarted: int = 0) -> None:
+        self.limit = AdaptiveLimit(LimitConfig())
+        self.limit.value = 100.0
+        self.window = window = Window()
+        window.starts = window.inflight = running + unstarted
+        window.unstarted = unstarted
+        if rate is not None:
+            window.ticked_firsts = 10
+            window.starting.add(1.0, rate)
+
+    @property
+    def cap(self) -> int:
+        return self.limit.cap(self.window)
+
+
+def test_as_many_may_be_unstarted_as_the_engine_starts_in_half_a_second() -> None:
+    assert Starter(30.0).cap == 20 + 15
+    assert Starter(30.0, unstarted=6).cap == 26 + 9
+    assert Starter(30.0, running=90).cap == 100  # the limit
+
+
+def test_beyond_that_fewer_are_taken_in_than_let_out() -> None:
+    assert Starter(30.0, unstarted=40).cap == 20 + 15
+    assert Starter(0.0, running=0, unstarted=9).cap == 2  # an engine that starts nothing still gets two to try
+
+
+def test_a_few_may_be_unstarted_before_anything_is_known_of_the_engine() -> None:
+    assert Starter(None, running=0).cap == 4
+    assert Starter(None, running=0, unstarted=3).cap == 4
+
+
+def test_a_ttft_objective_leaves_a_quarter_of_it_for_the_start_inside_the_engine() -> None:
+    starter = Starter(30.0)
+    starter.window.objective = 1.0
+    assert starter.cap == 20 + 7
+    starter.window.objective = 10.0
+    assert starter.cap == 20 + 15
+
+
+def test_an_engine_that_takes_long_to_start_one_has_several_to_start_at_once() -> None:
+    starter = Starter(4.0)
+    for _ in range(30):
+        starter.window.base_ttft.add(1.0)
+    assert starter.cap == 20 + 12
+
+
+def test_one_prompt_that_takes_several_steps_to_read_does_not_count() -> None:
+    starter = Starter(4.0, unstarted=3)
+    assert starter.cap == 22
+    starter.window.reading = 2
+    assert starter.cap == 23
+
+
+def test_answers_in_one_piece_are_never_seen_to_start_and_are_not_held_for_it() -> None:
+    starter = Starter(None)
+    starter.window.starts, starter.window.whole = 0, 20
+    assert starter.cap == 100
+    starter.window.starts = 1
+    assert starter.cap == 24
+
+
+def test_a_limit_set_by_hand_holds_whatever_starts() -> None:
+    window = Window()
+    window.inflight = window.unstarted = 40
+    assert FixedLimit(64, LimitConfig(), Counter()).cap(window) == 64
+    assert FixedLimit(0, LimitConfig(), Counter()).cap(window) == 1
+
+
 # --------------------------------------------------------------------------------------------------------- pace
 
 
@@ -245,6 +319,12 @@ def test_a_deep_queue_counts_from_what_runs_and_not_from_a_limit_far_above_it() 
 
 def test_a_few_that_stand_do_not_bring_down_a_limit_far_above_what_runs() -> None:
     assert Law(100.0).see(0.04, standing=3, inflight=18) == pytest.approx(100.0 * 15 / 18)
+
+
+def test_where_what_has_no_first_token_bounds_what_runs_the_limit_comes_down_to_it() -> None:
+    law = Law(100.0)
+    law.window.narrow = True
+    assert law.see(0.04, standing=3, inflight=18) == 18.0
 
 
 def test_nothing_is_said_of_standing_in_a_window_in_which_a_huge_prompt_was_read() -> None:

@@ -413,8 +413,8 @@ def test_a_permit_is_given_back_once() -> None:
 
 
 def test_a_share_may_be_kept_for_the_first_lane() -> None:
-    settings: AdmissionConfig = config(limit=LimitConfig(initial=10), reserve_short=0.3)
+    settings: AdmissionConfig = config(limit=LimitConfig(initial=4), reserve_short=0.3)
     books = Pool([adaptive("a")], settings).by_name["a"]
-    assert (books.cap, books.cap_others) == (10, 7)
+    assert (books.cap, books.cap_others) == (4, 2)
     small = Pool([adaptive("a")], replace(settings, limit=LimitConfig(initial=1))).by_name["a"]
     assert (small.cap, small.cap_others) == (1, 1)

@@ -336,3 +336,50 @@ def test_a_window_counts_busy_time_and_held_ticks() -> None:
     window.tick()
     assert window.age == pytest.approx(0.2)
     assert (window.busy_sum, window.busy_whole, window.held_ticks) == (4, 2, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- starting
+
+
+def test_the_start_rate_counts_the_time_in_which_somebody_waited_for_a_first_token() -> None:
+    window = Window()
+    streams = [stream(window) for _ in range(5)]
+    assert window.start_rate is None
+    for started in (0, 2, 2):
+        for running in streams[:started]:
+            running.output(1, 1.0)
+        del streams[:started]
+        window.tick()
+    assert window.start_rate == pytest.approx(4 / 0.3, rel=0.15)
+    before = window.start_rate
+    streams.pop().output(1, 1.0)
+    window.tick()
+    after = window.start_rate
+    for _ in range(20):
+        window.tick()  # nobody waits: these say nothing
+    assert window.start_rate == after != before
+
+
+def test_the_tightest_objective_of_what_was_sent_is_kept() -> None:
+    window = Window()
+    assert window.objective == inf
+    for objective in (None, 4.0, 1.0, 2.0):
+        stream(window, objective=objective)
+    assert window.objective == 1.0
+
+
+def test_arrivals_while_it_is_narrowed_say_nothing_of_the_limit() -> None:
+    window = Window()
+    window.arrivals, window.full = 3, 1
+    window.tick()
+    window.narrow = True
+    window.arrivals, window.full = 9, 7
+    window.tick()
+    assert (window.arrivals, window.full) == (3, 1)
+    window.narrow = False
+    window.arrivals, window.full = 5, 2
+    window.tick()
+    window.restart()
+    window.narrow = True
+    window.tick()
+    assert (window.arrivals, window.full) == (0, 0)
