@@ -31,7 +31,6 @@ _PLAIN: Final[dict[str, tuple[Any, type]]] = {  # field: what a line that leaves
     "route": ("chat", str),
     "model": (None, str),
     "lane": (None, str),
-    "priority": (None, str),
     "backend": (None, str),
     "status": (0, int),
     "stream": (False, bool),
@@ -45,6 +44,7 @@ _PLAIN: Final[dict[str, tuple[Any, type]]] = {  # field: what a line that leaves
     "estimated_output_tokens": (0, int),
     "output_events": (0, int),
 }
+_KEYS: Final = (*((name, name) for name in _PLAIN), *((f"{name}_us", name) for name in (*_INSTANTS, "finished")))
 
 
 class RecordFile:
@@ -124,12 +124,14 @@ def line(entry: Entry, offset: float) -> bytes:
         "version": VERSION,
         "received": round(entry.received + offset, 6),
         "outcome": entry.outcome.value,
-        "reason": None if entry.reason is None else entry.reason.value,
     }
-    document |= {name: getattr(entry, name) for name in _PLAIN}
-    document |= {f"{name}_us": getattr(entry, name) for name in (*_INSTANTS, "finished")}
+    if entry.reason is not None:
+        document["reason"] = entry.reason.value
+    for key, name in _KEYS:
+        value = getattr(entry, name)
+        if value is not None:
+            document[key] = value
     document |= {f"{name}_us": stamps.tolist() for name in _STAMPS if (stamps := getattr(entry, name))}
-    document = {name: value for name, value in document.items() if value is not None}
     try:
         return orjson.dumps(document, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:  # a name that is not valid UTF-8 arrives with lone surrogates
