@@ -14,6 +14,9 @@ workload = "asr"
 rates = [[0.0, 140.0]]          # from second 0 on 140 requests a second; or users = [[0.0, 50]] that ask in turn
 habits = { timeout = 10.0 }
 
+[restart]                       # another gateway takes over, which knows nothing
+at = 30.0
+
 [objectives]                    # what counts as served in time; the gateway is told in mode "objectives" only
 tpot = 0.15
 
@@ -32,7 +35,7 @@ from typing import Any
 
 from gateway.emulator.profiles import PROFILES
 from gateway.simulator.clients import Habits
-from gateway.simulator.setup import Hinting, Load, Machine, Objectives, Setup, Steps
+from gateway.simulator.setup import Hinting, Load, Machine, Objectives, Restart, Setup, Steps
 
 Band = tuple[float, float]
 FOLDER = Path(__file__).parent / "scenarios"
@@ -63,6 +66,7 @@ def load(path: Path) -> Scenario:
         load=tuple(_load(dict(kind)) for kind in table.pop("load")),
         objectives=Objectives(**table.pop("objectives", {})),
         hints=Hinting(**table.pop("hints")) if "hints" in table else None,
+        restart=Restart(**table.pop("restart")) if "restart" in table else None,
         bands=_bands(table.pop("bands")),
         cases=tuple(table.pop("cases", ())),
         **table,
@@ -75,9 +79,11 @@ def everything() -> list[Scenario]:
 
 
 def _machine(name: str, table: dict[str, Any]) -> Machine:
-    own = {key: table.pop(key) for key in ("speeds", "limit") if key in table}
+    own = {key: table.pop(key) for key in ("speeds", "limit", "refuses_inside") if key in table}
     profile = replace(PROFILES[table.pop("profile")], **table)
-    return Machine(name, profile, _steps(own.get("speeds", ())), own.get("limit"))
+    return Machine(
+        name, profile, _steps(own.get("speeds", ())), own.get("limit"), refuses_inside=own.get("refuses_inside", False)
+    )
 
 
 def _load(table: dict[str, Any]) -> Load:
