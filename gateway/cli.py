@@ -238,6 +238,19 @@ def _emulate(verbs: _Verbs) -> None:
         "--link-num", type=_link_num, default=1000, help="mindie's maxLinkNum, its threads (default: %(default)s)"
     )
     verb.add_argument("--list", action="store_true", help="list the profiles and exit")
+    faults = verb.add_argument_group(
+        "faults", "What engines suffer, to try a gateway on. Times are the engine's seconds."
+    )
+    faults.add_argument("--stall", type=_positive, metavar="SECONDS", help="some steps take so much longer")
+    faults.add_argument("--stall-every", type=_positive, metavar="SECONDS", help="... one in this time")
+    faults.add_argument("--wear", type=_positive, metavar="SHARE", help="steps become longer by this share a minute")
+    faults.add_argument(
+        "--hangs-at", type=_positive, metavar="SECONDS", help="goes silent then, its health stays green"
+    )
+    faults.add_argument(
+        "--max-queued", dest="max_num_queued_reqs", type=_count, metavar="N", help="503 beyond N requests in it"
+    )
+    faults.add_argument("--polluted", action="store_true", help="answers in one piece are wrong (vllm)")
     verb.set_defaults(run=_run_emulate)
 
 
@@ -361,14 +374,16 @@ def _run_limits(arguments: argparse.Namespace) -> int:
 
 
 def _run_emulate(arguments: argparse.Namespace) -> int:
-    from gateway.app.emulate import list_profiles, run_emulate, run_mindie
+    from gateway.app.emulate import FAULTS, list_profiles, run_emulate, run_mindie
 
     if arguments.list:
         return list_profiles()
     place = arguments.host, arguments.port
+    given = {name: getattr(arguments, name) for name in FAULTS}
+    faults = {name: value for name, value in given.items() if value is not None}
     if arguments.kind == "mindie":
-        return run_mindie(arguments.profile, *place, arguments.model, arguments.speed, arguments.link_num)
-    return run_emulate(arguments.profile, *place, arguments.model, arguments.speed)
+        return run_mindie(arguments.profile, *place, arguments.model, arguments.speed, arguments.link_num, faults)
+    return run_emulate(arguments.profile, *place, arguments.model, arguments.speed, faults, polluted=arguments.polluted)
 
 
 def _run_demo(_: argparse.Namespace) -> int:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, Final
 
 from gateway.app.announce import curl
 from gateway.app.check import marked
@@ -18,6 +20,9 @@ from gateway.emulator.profiles import MINDIE_910B, PROFILES
 from gateway.emulator.server import EmulatedServer
 from gateway.model import Backend
 from gateway.settings.faults import nearest
+
+FAULTS: Final = ("stall", "stall_every", "wear", "hangs_at", "max_num_queued_reqs")
+"""Fields of a profile that make an engine ail."""
 
 
 @asynccontextmanager
@@ -33,8 +38,20 @@ def list_profiles() -> int:
     return 0
 
 
-def run_emulate(profile: str | None, host: str, port: int, model: str | None, speed: float) -> int:
-    """Serve one emulated engine until a signal; the exit code is one of those that ``cli`` lists."""
+def run_emulate(
+    profile: str | None,
+    host: str,
+    port: int,
+    model: str | None,
+    speed: float,
+    faults: Mapping[str, Any],
+    *,
+    polluted: bool,
+) -> int:
+    """Serve one emulated engine until a signal; the exit code is one of those that ``cli`` lists.
+
+    ``faults`` are fields of its profile, of those in ``FAULTS``.
+    """
     if profile is None:
         loaded = load_all(None)
         wrong = [fault for fault in loaded.faults if "emulator_profile" in fault.fields]
@@ -44,13 +61,25 @@ def run_emulate(profile: str | None, host: str, port: int, model: str | None, sp
         profile = loaded.settings.emulator_profile
     if (code := _unknown(profile)) is not None:
         return code
-    names = [model or profile]
-    return _run(
-        lambda: EmulatedServer(PROFILES[profile], names, host=host, port=port, speed=speed), f"{host}:{port}", names[0]
-    )
+    names, ailing = [model or profile], replace(PROFILES[profile], **faults)
+
+    def server() -> EmulatedServer:
+        made = EmulatedServer(ailing, names, host=host, port=port, speed=speed)
+        made.polluted = polluted
+        return made
+
+    return _run(server, f"{host}:{port}", names[0])
 
 
-def run_mindie(profile: str | None, host: str, port: int, model: str | None, speed: float, link_num: int) -> int:
+def run_mindie(
+    profile: str | None,
+    host: str,
+    port: int,
+    model: str | None,
+    speed: float,
+    link_num: int,
+    faults: Mapping[str, Any],
+) -> int:
     """The same with MindIE's HTTP server, whose other planes are on the next two ports.
 
     As there, ``MIES_SERVICE_MONITOR_MODE=1`` in the environment switches its metrics on.
@@ -60,11 +89,12 @@ def run_mindie(profile: str | None, host: str, port: int, model: str | None, spe
         return code
     names = [model or profile]
     ports = [port, port + 1, port + 2] if port else [0, 0, 0]
+    ailing = replace(PROFILES[profile], **faults)
     monitored = os.environ.get("MIES_SERVICE_MONITOR_MODE") == "1"
 
     def server() -> EmulatedMindIE:
         return EmulatedMindIE(
-            PROFILES[profile], names, host=host, ports=ports, link_num=link_num, monitored=monitored, speed=speed
+            ailing, names, host=host, ports=ports, link_num=link_num, monitored=monitored, speed=speed
         )
 
     return _run(server, f"{host}:{port}", names[0])
