@@ -41,11 +41,12 @@ test-vllm: $(VENV)/.dev ## The real vLLM on this machine's CPU, directly and thr
 test-image: $(VENV)/.dev ## The container image, built on Debian's Python and run (needs buildah, mmdebstrap and root)
 	$(BIN)/python -m pytest -m image tests/deploy
 
-check: $(VENV)/.dev ## Lint, format, types, layering
+check: $(VENV)/.dev ## Lint, format, types, layering, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(VENV)/.dev ## Format and apply safe fixes
 	$(BIN)/ruff format .
@@ -62,6 +63,9 @@ lock: $(VENV)/.dev ## Renew the versions that the container image is built with
 	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra otel --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --upgrade --output-file deploy/docker/requirements.txt
+
+docs: $(VENV)/.dev ## The documents as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## Remove what was built
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
