@@ -41,6 +41,9 @@ test-vllm: $(VENV)/.dev ## The real vLLM on this machine's CPU, directly and thr
 test-image: $(VENV)/.dev ## The container image, built on Debian's Python and run (needs buildah, mmdebstrap and root)
 	$(BIN)/python -m pytest -m image tests/deploy
 
+bench-control: $(VENV)/.dev ## The limit found by itself against the best one set by hand, on every engine and mix (FULL=1: hours)
+	@$(BIN)/python -m tests.bench.control $(if $(FULL),--full)
+
 check: $(VENV)/.dev ## Lint, format, types, layering, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +63,6 @@ manifests: $(VENV)/.dev ## Write the plain Kubernetes manifests anew from the He
 	$(BIN)/python -m tests.deploy.charts
 
 lock: $(VENV)/.dev ## Renew the versions that the container image is built with
-	$(BIN)/python -m pip install --quiet uv
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra otel --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --upgrade --output-file deploy/docker/requirements.txt
 

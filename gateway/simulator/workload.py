@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -85,22 +86,24 @@ RECORDED = {
 """The workloads whose arrivals are recorded as well, and in which file."""
 
 
-def recorded(workload: str, rate: float, until: float, at_most: float = math.inf) -> Iterator[Arrival]:
+def recorded(
+    workload: str, rate: float, until: float, at_most: float = math.inf, *, first: int = 0
+) -> Iterator[Arrival]:
     """Arrivals as they were recorded, over again from the start at the end, so much faster that ``rate`` a second come.
 
-    Requests of more than ``at_most`` tokens, prompt and output together, are left out, as an engine would refuse them.
+    ``first``: the request to begin with. Requests of more than ``at_most`` tokens, prompt and output together, are left out, as an engine would refuse them.
     """
     taken = [row for row in _table(RECORDED[workload]) if row.prompt_tokens + row.output_tokens <= at_most]
-    span = taken[-1].at * len(taken) / (len(taken) - 1)
-    slower = len(taken) / rate / span
-    start = 0.0
-    while True:
-        for at, prompt, output in taken:
-            due = (start + at) * slower
-            if due >= until:
-                return
-            yield Arrival(due, prompt, output)
-        start += span
+    count = len(taken)
+    span = taken[-1].at * count / (count - 1)
+    slower = count / rate / span
+    start = taken[first % count].at
+    for number in itertools.count(first % count):
+        at, prompt, output = taken[number % count]
+        due = (number // count * span + at - start) * slower
+        if due >= until:
+            return
+        yield Arrival(due, prompt, output)
 
 
 @dataclass(frozen=True, slots=True)

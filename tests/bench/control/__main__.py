@@ -1,0 +1,83 @@
+"""``make bench-control``: the production admission against the oracle, on every engine and mix, at every load.
+
+python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios whose names contain one of NAME
+    [--loads 1 2]                             at these loads only
+    [--seeds 3]                               so many, instead of five
+    [--full]                                  nine seeds, others' laws at every load, every queue: hours
+"""
+
+# ruff: noqa: T201 - a report on the terminal
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import replace
+
+from tests.bench.control.compare import FULL, Cell, Effort, compare, compare_scenario
+from tests.bench.control.events import NAMES
+from tests.bench.control.rows import LOADS, ROWS, Row
+from tests.bench.control.search import Capacity, capacity
+from tests.bench.control.tables import everything
+
+
+def main() -> None:
+    given = _arguments()
+    effort = FULL if given.full else Effort()
+    if given.seeds:
+        effort = replace(effort, seeds=tuple(range(20, 20 + given.seeds)))
+    rows = [row for row in ROWS if _wanted(row.name, given.names)]
+    names = [name for name in NAMES if _wanted(name, given.names)]
+    started, used = time.monotonic(), os.times()
+    with ProcessPoolExecutor(given.workers) as pool:
+        cells, scenarios = _sweep(pool, rows, tuple(given.loads), names, effort)
+    after = os.times()
+    for line in everything(cells, scenarios):
+        if line.startswith("control:"):
+            _note(f"{time.monotonic() - started:.0f} s, {after.children_user - used.children_user:.0f} s of computing")
+        print(line)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.control")
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    return parser.parse_args()
+
+
+def _wanted(name: str, names: Sequence[str]) -> bool:
+    return not names or any(part in name for part in names)
+
+
+def _sweep(
+    pool: ProcessPoolExecutor, rows: Sequence[Row], loads: tuple[float, ...], names: Sequence[str], effort: Effort
+) -> tuple[list[Cell], list[Cell]]:
+    """Everything at once over the workers; capacities come first, for the loads are told in them."""
+    known: list[tuple[Row, Future[Capacity]]] = [(row, pool.submit(capacity, row)) for row in rows]
+    found = [(row, future.result()) for row, future in known]
+    heaviest_first = sorted(loads, reverse=True)
+    cells = {
+        (row.name, load): pool.submit(compare, row, load, has, effort) for load in heaviest_first for row, has in found
+    }
+    scenarios = {name: pool.submit(compare_scenario, name, effort) for name in names}
+    pending = [*cells.values(), *scenarios.values()]
+    for done, _ in enumerate(as_completed(pending), 1):
+        _note(f"{done} of {len(pending)} cells", end="\r")
+    return (
+        [cells[row.name, load].result() for row in rows for load in loads],
+        [scenarios[name].result() for name in names],
+    )
+
+
+def _note(text: str, end: str = "\n") -> None:
+    print(f"{text:<40}", end=end, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""The sweep's own parts: the search for the oracle, when a limit is settled, and the last line."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.simulator.figures import Trace
+from tests.bench.control.compare import Cell, Effort, Side, compare, settled
+from tests.bench.control.events import NAMES, instants, seeded
+from tests.bench.control.rows import ROWS
+from tests.bench.control.search import Capacity, Climb
+from tests.bench.control.tables import everything, verdict
+
+
+@pytest.mark.parametrize("start", [1, 40, 100, 1000])
+def test_the_climb_finds_the_top_over_a_dip(start: int) -> None:
+    def hill(limit: int) -> float:
+        return -abs(limit - 128) - (20.0 if 85 < limit < 100 else 0.0)
+
+    assert abs(Climb(hill).best(start) - 128) <= 0.1 * 128
+
+
+def test_the_climb_stays_inside_its_bounds() -> None:
+    assert Climb(float, most=50).best(45) == 50
+    assert Climb(lambda limit: -float(limit)).best(3) == 1
+
+
+def test_a_limit_is_settled_when_it_stays_near_where_it_ends() -> None:
+    trace: Trace = [(at / 2, (SimpleNamespace(limit=10.0 if at < 20 else 100.0),)) for at in range(200)]  # type: ignore[misc]
+    assert 9.5 <= settled(trace, 0.0, 100.0) <= 12.0
+    assert settled(trace, 20.0, 100.0) == 0.0
+
+
+def _cell(name: str, load: float, told: float, untold: float) -> Cell:
+    return Cell(name, load, Side(8, told), Side(8, untold))
+
+
+def test_the_last_line_names_the_worst_of_each_kind() -> None:
+    cells = [
+        _cell("a/b", 1.0, 0.98, 1.01),
+        _cell("a/b", 2.0, 1.01, 0.97),
+        _cell("a/c", 5.0, 1.04, 0.96),
+        _cell("a/c", 0.5, 0.1, 0.1),
+    ]
+    assert verdict(cells) == "control: with objectives 1x 0.98 2x+ 1.01; without 1x 1.01 2x+ 0.96; worst a/c/5x"
+
+
+def test_a_cell_runs_through_to_the_tables() -> None:
+    row = replace(next(row for row in ROWS if row.name == "c550/asr"), horizon=30.0, measure_from=10.0)
+    few = Effort(seeds=(20,), search=1, thorough=(), rival_loads=(), token_loads=(), queue_loads=(2.0,))
+    cell = compare(row, 2.0, Capacity(1090.0, 64, 27.0), few)
+    assert 0.5 < cell.told.share < 1.5
+    assert cell.queues["no gateway"] < 0.5
+    scenario = Cell("hog", 0.0, Side(8, 1.0, figures={"others.in_objective": 0.8}), Side(8, 1.0))
+    lines = list(everything([cell], [scenario]))
+    pattern = r"control: with objectives 1x nan 2x\+ \d\.\d\d; without 1x nan 2x\+ \d\.\d\d; worst c550/asr/2x"
+    assert re.fullmatch(pattern, lines[-1])
+    assert "\nhog: others in objective 0.80 told, - untold" in lines
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_scenario_of_the_sweep_is_there_at_any_seed(name: str) -> None:
+    make, start = seeded(name)
+    assert (make(3).seed, make(4).seed) == (3, 4)
+    assert start > 0
+    assert instants(make(3))[-1] == make(3).horizon
