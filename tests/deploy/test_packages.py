@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from gateway import __version__
-from tests.deploy.helpers import ROOT, ran
+from tests.deploy.helpers import ROOT, ran, tool
 from tests.real.process import Program, free_port
 from tests.real.wire import Request, exchange
 
@@ -38,11 +37,10 @@ def test_what_is_released_can_be_installed_and_serves(tmp_path: Path) -> None:
     source = {str(path.relative_to(ROOT)) for path in (ROOT / "gateway").rglob("*") if path.is_file()}
     assert packed == {name for name in source if "__pycache__" not in name}
 
-    place = tmp_path / "clean"
-    venv.create(place, symlinks=True)
-    python = place / "bin/python"
-    ran(sys.executable, "-m", "pip", "--quiet", "--python", python, "install", "--no-compile", wheel, timeout=150)
-    command = place / "bin/gateway"
+    uv, place = tool("uv", "pip install uv"), tmp_path / "clean"
+    python, command = place / "bin/python", place / "bin/gateway"
+    ran(uv, "venv", "--quiet", "--python", sys.executable, place)
+    ran(uv, "pip", "install", "--quiet", "--python", python, wheel, timeout=150)
     outside = {name: value for name, value in os.environ.items() if not name.startswith(("GATEWAY_", "PYTHON"))}
     assert ran(command, "--version", environment=outside) == f"Inference Gateway {__version__}\n"
     assert "_shtab_gateway" in ran(command, "completion", "bash", environment=outside)
