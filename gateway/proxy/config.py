@@ -53,11 +53,13 @@ class ProxyConfig:
     port: int = 8080  # 0: any free port
     backlog: int = 4096
     max_body: int = 64 * _MIB
+    body_memory: int = 256 * _MIB  # of all bodies together, from their first byte until their answers begin
     max_line: int = 16 * 1024  # request line
-    max_header: int = 64 * 1024  # one header field
+    max_header: int = 64 * 1024  # one header field; a whole head: four times that
     max_headers: int = 256  # header fields of one request
     client_keepalive: float = 75.0
     client_timeout: float = 120.0  # a client that takes or sends no byte for so long is gone
+    client_min_rate: float = 1024.0  # bytes a second, after that time, that a body comes or an answer is taken at
     client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
     priority_header: str | None = None  # header that tells a request's priority; None: all are standard
     allow_admin_routes: bool = False

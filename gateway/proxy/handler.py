@@ -27,6 +27,7 @@ from gateway.dialects.passthrough import OTHER
 from gateway.dialects.registry import INVALID, Dialects
 from gateway.dialects.usage import ask_for_usage
 from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket, WorkEstimate
+from gateway.proxy.bodies import BodyMemory
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
@@ -70,6 +71,7 @@ class Handler:
         self._keys = keys
         self._clock = clock
         self._catalog = Catalog(config.models_timeout)
+        self._memory = BodyMemory(config.body_memory)
         self._ticket_ids = itertools.count(1)
         self._turn = 0
         self.in_flight = 0
@@ -100,6 +102,8 @@ class Handler:
             self.in_flight -= 1
             if not self.in_flight:
                 self.idle.set()
+            if call.lease is not None:
+                call.lease.end()
             self._tell(call)
 
     async def _serve(self, call: Call) -> Written:
@@ -109,7 +113,7 @@ class Handler:
             return self._reject(call, rejection)
         if call.upgrades_to_websocket():
             return await self._websocket(call)
-        wire = self._wire(call, await call.read_body(self._config.max_body, self._config.client_timeout))
+        wire = self._wire(call, await call.read_body(self._config, self._memory))
         call.timeline.read = self._clock()
         content_type = call.request.headers.get("Content-Type", "")
         shape = call.dialect.read_request(call.record.route, content_type, wire.body)
@@ -245,7 +249,7 @@ class Handler:
 
     def _wire(self, call: Call, body: bytes) -> Wire:
         length = len(body) if body or call.method in _WITH_BODY else None
-        return Wire(call.terms, self._head(call, length), body, call.raw_id)
+        return Wire(call.terms, self._head(call, length), body, call.raw_id, lease=call.lease)
 
     def _asking_for_usage(self, call: Call, wire: Wire) -> Wire:
         body = ask_for_usage(call.record.route, wire.body)

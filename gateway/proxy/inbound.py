@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import random
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -17,8 +19,9 @@ from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
 from gateway.dialects.request import name_of
 from gateway.model import Access, Outcome, Priority, Record, Route, Timeline
+from gateway.proxy.bodies import BodyMemory, Lease
 from gateway.proxy.config import ProxyConfig
-from gateway.proxy.http import CORS, ClientTerms, listed, own_reply
+from gateway.proxy.http import CORS, ClientTerms, come_back, listed, own_reply
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.relay import Relay
 
@@ -89,6 +92,7 @@ class Call:
             traceparent=request.headers.get("traceparent"),
         )
         self.body_pending = request.can_read_body
+        self.lease: Lease | None = None  # on the memory for bodies
 
     @property
     def raw_id(self) -> bytes:
@@ -188,24 +192,28 @@ class Call:
             and self.request.headers.get("Expect", "").lower() == "100-continue"
         )
 
-    async def read_body(self, limit: int, patience: float) -> bytes:
+    async def read_body(self, config: ProxyConfig, memory: BodyMemory) -> bytes:
         """The whole body.
 
         Raises:
-            Refused: it is larger than ``limit``, or stopped coming for ``patience`` seconds.
+            Refused: it is too large, there is no room for it, or it stopped coming or drips.
         """
         if not self.body_pending:
             return b""
+        limit, begun = config.max_body, time.monotonic()
+        self.lease = lease = memory.lease()
         content = self.request.content
         if self.holds_body_back:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         parts: list[bytes] = []
         size = 0
         while not content.at_eof():
-            part = await self._next(patience)
+            part = await self._next(_patience(config, size, begun))
             size += len(part)
             if size > limit:
                 raise too_large(limit)
+            if not lease.grow(size):
+                raise no_room()
             parts.append(part)
         self.body_pending = False
         self.record.bytes_in = size
@@ -232,6 +240,8 @@ class Call:
         keep_alive = keep_alive and self.terms.keep_alive and not self.body_pending
         if self.holds_body_back:
             self.connection.expect_no_body()
+        elif self.body_pending:
+            self.connection.linger()
         content_type, body = content
         lines = [*headers, ("X-Request-Id", self.id), *(CORS if self._cors else ())]
         self._write(own_reply(status, lines, content_type, body, self.terms, keep_alive=keep_alive))
@@ -244,6 +254,14 @@ class Call:
             self.connection.transport.write(data)
 
 
+def _patience(config: ProxyConfig, size: int, begun: float) -> float:
+    """Seconds to wait for more of a body of which ``size`` bytes have come since ``begun``: fewer, the slower it is."""
+    if not config.client_min_rate:
+        return config.client_timeout
+    left = config.client_timeout + size / config.client_min_rate - (time.monotonic() - begun)
+    return min(config.client_timeout, left)
+
+
 UNRESOLVED: Final = Route("unresolved", Access.DENY)
 
 
@@ -253,6 +271,18 @@ def too_large(limit: int) -> Refused:
         HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
         "request_too_large",
         f"The request's body is larger than {limit} bytes. GATEWAY_MAX_BODY_SIZE sets this bound.",
+    )
+
+
+def no_room() -> Refused:
+    """The refusal of a body that the memory for bodies has no room for."""
+    wait = random.uniform(1.0, 3.0)  # noqa: S311 - spreads who comes back
+    return Refused(
+        HTTPStatus.TOO_MANY_REQUESTS,
+        "slow_down",
+        "Too many large requests are under way. GATEWAY_BODY_MEMORY sets this bound.",
+        Outcome.REFUSED,
+        come_back(wait, HTTPStatus.TOO_MANY_REQUESTS),
     )
 
 

@@ -11,15 +11,17 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.dialects.errors import error_json
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, own_reply
 from gateway.proxy.relay import Relay
+from gateway.proxy.upstream import bytes_acked
 
 if TYPE_CHECKING:
     from aiohttp.http_websocket import WebSocketReader
@@ -29,6 +31,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[web.BaseRequest], Awaitable["Written"]]
 
 _POLL: Final = 0.02
+_FIELDS: Final = 4  # a whole head may be as large as so many of the largest fields
 _READ_BUFFER: Final = 256 * 1024  # request bodies are taken whole: fewer pauses than with the 64 KiB default
 
 
@@ -62,11 +65,16 @@ CUT: Final = Cut(keep_alive=False)
 class ClientConnection(web.RequestHandler):
     """One client's connection. ``relay`` is the exchange that is running on it, if any."""
 
-    __slots__ = ("_timeout", "relay")
+    __slots__ = ("_body", "_config", "_head", "_linger", "_max_head", "_stall", "relay")
 
     def __init__(self, server: ClientServer, config: ProxyConfig) -> None:
         self.relay: Relay | None = None
-        self._timeout = config.client_timeout
+        self._config = config
+        self._max_head = _FIELDS * config.max_header
+        self._head = 0  # bytes of a head that is not whole yet
+        self._body: StreamReader | None = None  # of the request that came last
+        self._linger: int | None = None  # bytes of an unwanted body that are still read, so that its answer is
+        self._stall: asyncio.TimerHandle | None = None
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -84,27 +92,69 @@ class ClientConnection(web.RequestHandler):
         sock = transport.get_extra_info("socket")
         if hasattr(socket, "TCP_USER_TIMEOUT") and sock.family != getattr(socket, "AF_UNIX", None):
             # The kernel drops a client that takes nothing for so long, dead or stalled, without a timer of ours.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._timeout * 1000))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._config.client_timeout * 1000))
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Parse; a body that breaks the framing it announced is told to its reader, who would wait for the rest."""
+        if self._linger is not None:
+            self._linger -= len(data)
+            if self._linger < 0:
+                self.force_close()
+                return
+        count = self._request_count
         super().data_received(data)
         request = self._current_request
         if request is not None and self._messages and not request.content.is_eof():
             request.content.set_exception(web.RequestPayloadError("the body is not framed as announced"))
+        if self._request_count != count:
+            self._head = 0
+            self._body = self._messages[-1][1] if self._messages else None
+        elif self._linger is None and not self._upgraded and (self._body is None or self._body.is_eof()):
+            self._head += len(data)
+            if self._head > self._max_head:
+                self._refuse_head()
+
+    def _refuse_head(self) -> None:
+        """Each field is within its bound, and all together are too much."""
+        if self.transport is not None and not self._request_in_progress:
+            message = f"The request's head is larger than {self._max_head} bytes."
+            content_type, body = error_json(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, message, "bad_request")
+            terms = ClientTerms(method="", keep_alive=False)
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self.transport.write(own_reply(status, (), content_type, body, terms, keep_alive=False))
+        self.force_close()
 
     def pause_writing(self) -> None:
         """The client takes bytes slower than they come."""
         super().pause_writing()
+        self._watch()
         if self.relay is not None:
             self.relay.pause()
 
     def resume_writing(self) -> None:
         """The client caught up."""
         super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
         if self.relay is not None:
             self.relay.resume()
+
+    def _watch(self) -> None:
+        """See to it that a client that drips does not go on for ever; the kernel sees to one that takes nothing."""
+        if self.transport is not None and self._config.client_min_rate:
+            taken = bytes_acked(self.transport)
+            self._stall = asyncio.get_running_loop().call_later(self._config.client_timeout, self._check, taken)
+
+    def _check(self, taken: int | None) -> None:
+        self._stall = None
+        now = None if self.transport is None else bytes_acked(self.transport)
+        due = self._config.client_timeout * self._config.client_min_rate
+        if now is None or taken is None or now - taken >= due:
+            self._watch()
+        else:
+            self.abort()
 
     def eof_received(self) -> None:
         """A client that ends its side has left, as nginx and HAProxy take it; what it has not taken goes with it."""
@@ -123,6 +173,10 @@ class ClientConnection(web.RequestHandler):
     def expect_no_body(self) -> None:
         """The client was refused before it sent its body: do not linger to read it."""
         self._lingering_time = 0.0
+
+    def linger(self) -> None:
+        """The client was refused while it sends its body: read as much again at most, so that it gets to the answer."""
+        self._linger = self._config.max_body
 
     def end(self) -> None:
         """Close: at once where a request is running, else when the last answer has been taken."""

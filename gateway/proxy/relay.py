@@ -23,6 +23,7 @@ from gateway.dialects.base import Dialect, Fault, ResponseReader
 from gateway.dialects.realtime import SessionListener
 from gateway.dialects.usage import UsageFilter
 from gateway.model import Progress, Shape, Timeline, Usage
+from gateway.proxy.bodies import Lease
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, Framing, Rates, ResponseHead, chunk, framing, response_head, switching_head
 from gateway.proxy.upstream import Connection, TurnedAway, Upstream
@@ -62,6 +63,14 @@ class Wire:
     request_id: bytes
     asks_usage: bool = False  # the gateway put that into the body: the client is not to see the answer to it
     upgrade: bool = False  # a WebSocket is asked for
+    lease: Lease | None = None  # on the memory for bodies
+
+    def let_go(self) -> None:
+        """The body is not sent again."""
+        self.body = b""
+        if self.lease is not None:
+            self.lease.end()
+
     rates: Rates = ()  # what is left of the client's key
 
 
@@ -209,7 +218,7 @@ class Relay:
     def head(self, head: ResponseHead, now: float) -> None:
         """Take the backend's head; it leaves with the data of the same turn."""
         self._timeline.headers = now
-        self._wire.body = b""
+        self._wire.let_go()
         self._held = head
         if self._wire.upgrade:
             self.keep_alive = False

@@ -29,6 +29,7 @@ _DOOR: Final = 2.0  # seconds in which a full engine closes a connection that it
 _SHUT: Final = 5  # connections closed like that in a row, with nothing else in flight, before it counts as gone
 _PROOF: Final = 1.0  # seconds that an idle connection stays open before its backend is known to keep such ones
 _FIRST_FINAL_STATUS: Final = 200
+_HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head
 _SWITCHING: Final = 101
 _HEAD, _BODY, _DONE = "head", "body", "done"  # phases of an answer
 
@@ -62,6 +63,7 @@ class Connection(asyncio.Protocol):
         "_ended",
         "_head",
         "_head_only",
+        "_head_size",
         "_headers",
         "_keep",
         "_once",
@@ -132,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         # A backend that gives both framings means chunks (RFC 9112 6.3); what leaves here has one.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
-        self._acked = _bytes_acked(transport) if self.reused else None
+        self._acked = bytes_acked(transport) if self.reused else None
         if len(body) <= _COALESCE:
             transport.write(head + body)
         else:
@@ -170,7 +172,7 @@ class Connection(asyncio.Protocol):
         """
         if not self._ended or self._acked is None or self.answered or self.transport is None:
             return False
-        return _bytes_acked(self.transport) == self._acked
+        return bytes_acked(self.transport) == self._acked
 
     def readable(self) -> bool:
         """Whether an idle connection has something to say, which can only be its end."""
@@ -222,6 +224,8 @@ class Connection(asyncio.Protocol):
         if not self.answered:
             self.answered = True
             self._pool.doors_shut = 0
+        if self._phase is _HEAD:
+            self._head_size += len(data)
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -231,6 +235,9 @@ class Connection(asyncio.Protocol):
             self._keep = False
         except httptools.HttpParserUpgrade as switch:
             self._switch(data[switch.args[0] :])
+        if self._phase is _HEAD and self._head_size > _HEAD_LIMIT:
+            self._broken(f"the backend's answer has a head of more than {_HEAD_LIMIT} bytes")
+            return
         self._deliver()
 
     def _switch(self, rest: bytes) -> None:
@@ -281,6 +288,7 @@ class Connection(asyncio.Protocol):
 
     def _expect_head(self) -> None:
         self._phase = _HEAD
+        self._head_size = 0
         self._reason = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._head: ResponseHead | None = None
@@ -373,7 +381,7 @@ def _read_framing(head: ResponseHead) -> None:
         head.length = None
 
 
-def _bytes_acked(transport: asyncio.Transport) -> int | None:
+def bytes_acked(transport: asyncio.Transport) -> int | None:
     """Bytes of ours that the peer acknowledged: ``tcpi_bytes_acked``, at offset 120 of Linux's struct tcp_info."""
     if not hasattr(socket, "TCP_INFO"):
         return None

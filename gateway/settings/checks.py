@@ -110,6 +110,17 @@ def _keys(settings: Settings) -> Iterator[Fault]:
             )
 
 
+def _body_memory(settings: Settings) -> Iterator[Fault]:
+    if settings.body_memory < settings.max_body_size:
+        yield _fault(
+            f"got {show_size(settings.body_memory)}: a body of {variable('max_body_size')}="
+            f"{show_size(settings.max_body_size)} can never be taken; expected at least that",
+            "body_memory",
+            "max_body_size",
+            fatal=False,
+        )
+
+
 def _tls(settings: Settings) -> Iterator[Fault]:
     for prefix, authorities in (("", "tls_ca"), ("listen_", "listen_tls_client_ca")):
         cert, key = f"{prefix}tls_cert", f"{prefix}tls_key"
@@ -159,6 +170,7 @@ _CHECKS: Final[tuple[Callable[[Settings], Iterator[Fault]], ...]] = (
     _lane_names,
     _waits,
     _bodies,
+    _body_memory,
     _keys,
     _tls,
     _backend_tls,

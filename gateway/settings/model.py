@@ -275,8 +275,15 @@ class _Clients(BaseModel):
     max_body_size: Annotated[Bytes, Ge(1)] = Field(
         default=64 * 1024 * 1024, description="The largest request body; a larger one gets 413."
     )
+    body_memory: Annotated[Bytes, Ge(1)] = Field(
+        default=256 * 1024 * 1024,
+        description="Memory for request bodies in all: each counts, above its first 64 KiB, from the time it is read "
+        "until its answer begins. Beyond it a large body gets 429. For a moment a body is there two or three times.",
+    )
     max_request_line: Annotated[Bytes, Ge(256)] = Field(default=16 * 1024, description="The longest request line.")
-    max_header_size: Annotated[Bytes, Ge(256)] = Field(default=64 * 1024, description="The longest header field.")
+    max_header_size: Annotated[Bytes, Ge(256)] = Field(
+        default=64 * 1024, description="The longest header field; a whole head: four times that."
+    )
     max_headers: Annotated[Whole, Ge(16)] = Field(default=256, description="Header fields of one request.")
     client_header: Header | None = Field(
         default=None,
@@ -294,6 +301,11 @@ class _Clients(BaseModel):
     )
     client_timeout: Annotated[Seconds, Gt(0)] = Field(
         default=120.0, description="A client that takes or sends no byte for so long is gone."
+    )
+    client_min_rate: Annotated[Bytes, Ge(0)] = Field(
+        default=1024,
+        description="Bytes a second at which a client that goes on for longer than that must send its body on the "
+        "whole, and take its answer: one that drips is cut. 0: no bound.",
     )
     backlog: Annotated[Whole, Ge(1)] = Field(default=4096, description="Connections that may wait to be accepted.")
     max_prompt_tokens: ModelTokens = Field(

@@ -5,7 +5,8 @@ Netflix/concurrency-limits#137, F22 envoyproxy/envoy#46532, F25 envoyproxy/envoy
 platinummonkey/go-concurrency-limits#141, F28 Netflix/concurrency-limits#213, F29 Netflix/concurrency-limits#125, F33
 sgl-project/sglang#10063, F35 BerriAI/litellm#6867, F36 BerriAI/litellm#20062, F37 BerriAI/litellm#21319, F41
 kubernetes-sigs/gateway-api-inference-extension#2103, F42 BerriAI/litellm#41223, O17 ray-project/ray#21438, C17
-BerriAI/litellm#3646, C23 tombii/better-ccflare#271. (O24 and O26 are in test_shedder.py, F32 and F34 in tests/sim.)
+BerriAI/litellm#3646, C23 tombii/better-ccflare#271, O21 NVIDIA-NeMo/DataDesigner#634, O23 NVIDIA-NeMo/RL#3590, F16
+raullenchai/Rapid-MLX#1759. (O24 and O26 are in test_shedder.py, F32 and F34 in tests/sim.)
 """
 
 from __future__ import annotations
@@ -258,6 +259,53 @@ def test_C23_overload_answers_of_all_backends_eject_none(times: int) -> None:
     assert {state.health for state in driver.admission.state(0.0).backends} == {"unknown"}
     assert {state.limit for state in driver.admission.state(0.0).backends} == {1.0}
     assert {driver.permit(ticket()).backend for _ in range(3)} == {"a", "b", "c"}
+
+
+def test_O21_an_engine_that_never_refuses_and_only_slows_down_is_held_back_all_the_same() -> None:
+    driver = Driver(adaptive())
+    slow = 1.0
+    plant = Plant(driver, lambda n: slow * (0.02 + 0.0005 * n))
+    plant.run(60.0)
+    before = driver.backend().limit
+    slow = 6.0  # no 429, no error: it just takes longer
+    plant.run(60.0)
+    assert driver.backend().limit < 0.7 * before
+    assert {reason for (direction, reason) in driver.backend().limit_changes if direction == "down"} == {"pace"}
+    refusals = [verdict for _ in range(2_000) if isinstance(verdict := driver.offer(ticket()), Rejection)]
+    assert {rejection.reason for rejection in refusals} <= {Reason.QUEUE_FULL, Reason.DEADLINE}
+    assert all(1.0 <= rejection.retry_after <= 60.0 for rejection in refusals), "the 429 that callers lack"
+    assert refusals
+
+
+def test_O23_an_engine_that_hangs_on_every_call_is_left_alone_after_a_few() -> None:
+    driver = Driver(adaptive("a"), adaptive("b"), admission=config(breaker=BreakerConfig(failures=3)))
+    hung = 0
+    for _ in range(40):  # the client tries again and again
+        permit = driver.permit(ticket())
+        hung += permit.backend == "a"
+        driver.run(0.2)
+        driver.settle(permit, Outcome.BACKEND_SILENT if permit.backend == "a" else Outcome.COMPLETED)
+    assert hung <= 5
+    assert driver.backend("a").health in {"open", "half_open"}
+    assert driver.backend("b").health == "unknown"
+
+
+def test_F16_an_engine_that_leaks_its_slots_is_found_though_its_health_stays_green() -> None:
+    driver = Driver(adaptive(), admission=config(breaker=BreakerConfig(silence=20.0)))
+    plant = Plant(driver, lambda n: 0.02 + 0.0005 * n)
+    plant.run(30.0)
+    before, plant.done = driver.backend().limit, {}
+    for permit in list(driver.permits.values()):
+        driver.settle(permit, Outcome.CLIENT_GONE)  # and the engine keeps every one of those slots
+    for _ in range(12):
+        for _ in range(3):
+            driver.offer(ticket(0, 1, read_timeout=3600.0))
+        driver.admission.note_health("a", Health.UP, driver.now)
+        driver.run(5.0)
+    state = driver.backend()
+    assert state.health in {"open", "half_open"}
+    assert state.silence > 20.0, "what an alert looks at"
+    assert state.limit < 0.5 * before
 
 
 def test_a_permit_refused_by_a_full_engine_is_not_sent_again_at_once() -> None:

@@ -35,7 +35,7 @@ def test_the_defaults_of_the_settings_are_those_of_the_rooms() -> None:
     assert metrics_config(Settings()) == MetricsConfig()
 
 
-def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
+def test_C03_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
     pem = tmp_path / "x.pem"
     pem.touch()
     other = Settings.model_validate(
@@ -49,6 +49,7 @@ def test_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
             "tls_verify": False,
             **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "listen_tls_cert"), str(pem)),
             **dict.fromkeys(("max_body_size", "max_request_line", "max_header_size", "max_headers"), 777),
+            **dict.fromkeys(("body_memory", "client_min_rate"), 777),
             **dict.fromkeys(("port", "backlog", "client_keepalive", "client_timeout", "drain_grace"), 777),
             **dict.fromkeys(("connect_timeout", "connect_attempts", "first_byte_timeout", "answer_timeout"), 777),
             **dict.fromkeys(("idle_timeout", "upstream_keepalive", "upstream_max_idle", "models_timeout"), 777),

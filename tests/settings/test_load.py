@@ -58,7 +58,7 @@ def test_an_empty_value_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "value", ["http://a:8000,http://b:8000", " http://a:8000 , http://b:8000/v1, ", '["http://a:8000","http://b:8000"]']
 )
-def test_backends_are_not_taken_for_json(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_C01_a_list_of_backends_is_taken_in_every_spelling(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_BACKENDS", value)
     loaded = load()
     assert lines(loaded) == []
