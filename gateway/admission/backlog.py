@@ -122,6 +122,10 @@ class Backlog:
             del self.queued[group.books]
             self._passing.pop(group.books, None)
 
+    def waiting(self) -> list[tuple[Ticket, tuple[Books, ...]]]:
+        """Everybody who waits, and for which backends, in the order of arrival."""
+        return [(entry.ticket, group.books) for entry, group in self._entries.values()]
+
     def retune(self, config: QueueConfig) -> None:
         """Go on with other thresholds, weights and waits of the same lanes."""
         self._config = config

@@ -145,6 +145,49 @@ class AdmissionController:
         self._shedder.retune(config)
         return self._reopen(now)
 
+    def add_backend(self, backend: Backend, now: float) -> list[Verdict]:
+        """One backend more, for what arrives from now on."""
+        self._pool.add(backend, self._config)
+        return self._regroup(now)
+
+    def change_backend(self, backend: Backend, now: float) -> list[Verdict]:
+        """Go on with other models and another weight of a backend.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        self._pool.change(backend)
+        return self._regroup(now)
+
+    def remove_backend(self, name: str, now: float) -> list[Verdict]:
+        """Forget a backend on which nothing runs; ``retune`` drains it before.
+
+        Raises:
+            KeyError: there is none of this name.
+            ValueError: something runs there.
+        """
+        self._pool.remove(name)
+        return self._regroup(now)
+
+    def _regroup(self, now: float) -> list[Verdict]:
+        """Have everybody who waits wait for the backends that there are now."""
+        self._backlog.regroup(self._pool.sets)
+        verdicts: list[Verdict] = []
+        for ticket, waits_for in self._backlog.waiting():
+            books = self._pool.serving(ticket.shape.model, ticket.avoid)
+            if books == waits_for:
+                continue
+            entry, _ = self._backlog.remove(ticket.id)
+            if books:
+                self._backlog.add(entry, self._backlog.group(books))
+            else:
+                verdicts.append(self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now))
+        return verdicts + self._reopen(now)
+
+    def inflight(self, backend: str) -> int:
+        """Requests that run on a backend."""
+        return self._pool.by_name[backend].window.inflight
+
     def tick(self, now: float) -> list[Verdict]:
         """Do what is due by ``now``: expire, sample, decide."""
         if self._sample_at is not None and now >= self._sample_at:

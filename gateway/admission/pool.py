@@ -238,13 +238,46 @@ class Pool:
 
     def __init__(self, backends: Sequence[Backend], config: AdmissionConfig) -> None:
         self.books = tuple(Books(backend, config) for backend in backends)
-        self.by_name = {books.name: books for books in self.books}
         self.running = 0
         self.troubled = False  # some backend is suspect
+        self._learned: dict[str, frozenset[str]] = {}  # models by backend, as it names them itself
+        self._reroute()
+
+    def _reroute(self) -> None:
+        self.by_name = {books.name: books for books in self.books}
         anything = tuple(books for books in self.books if not books.backend.models)
         self._unlisted = anything or self.books
-        self._learned: dict[str, frozenset[str]] = {}  # models by backend, as it names them itself
         self._listed = self._routes()
+
+    def add(self, backend: Backend, config: AdmissionConfig) -> None:
+        """One backend more."""
+        self.books += (Books(backend, config),)
+        self._reroute()
+
+    def change(self, backend: Backend) -> None:
+        """Go on with other models and another weight of a backend.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        books = self.by_name[backend.name]
+        books.backend, books.weight = backend, backend.weight
+        self._reroute()
+
+    def remove(self, name: str) -> None:
+        """Forget a backend on which nothing runs.
+
+        Raises:
+            KeyError: there is none of this name.
+            ValueError: something runs there.
+        """
+        books = self.by_name[name]
+        if books.window.inflight:
+            raise ValueError(f"{books.window.inflight} requests run on {name}")
+        self.books = tuple(other for other in self.books if other is not books)
+        self._learned.pop(name, None)
+        self._reroute()
+        self._look()
 
     def _routes(self) -> dict[str, tuple[Books, ...]]:
         """The backends of each model that anybody lists; who lists nothing yet may serve each of them."""

@@ -53,7 +53,12 @@ class Canaries:
 
     def start(self) -> None:
         """Ask from now on."""
-        self._tasks = [asyncio.create_task(self._run(upstream)) for upstream in self._upstreams.values()]
+        for upstream in self._upstreams.values():
+            self.add(upstream)
+
+    def add(self, upstream: Upstream) -> None:
+        """Ask one backend more, for as long as it is among them."""
+        self._tasks.append(asyncio.create_task(self._run(upstream)))
 
     async def stop(self) -> None:
         """End every task."""
@@ -65,6 +70,8 @@ class Canaries:
         await asyncio.sleep(min(_SOON, self._plan.interval))
         for number in itertools.cycle(range(len(self._plan.prompts))):
             name = upstream.backend.name
+            if name not in self._upstreams:
+                return
             try:
                 spoken = self._is_out(name) or await self.check(upstream, number)
             except Exception:  # noqa: BLE001 - logged; the next one may do better

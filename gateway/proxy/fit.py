@@ -29,11 +29,24 @@ class Fit:
     def __init__(
         self, backends: Sequence[Backend], max_prompt: Mapping[str, int], max_output: Mapping[str, int]
     ) -> None:
-        self._set = {backend.name: backend.max_model_len for backend in backends if backend.max_model_len is not None}
+        self._set: dict[str, int] = {}
         self._learned: dict[str, dict[str, int]] = {}
-        self._shortens = {backend.name: _shortens(ENGINES.get(backend.kind)) for backend in backends}
+        self._shortens: dict[str, bool] = {}
+        for backend in backends:
+            self.know(backend)
+        self.cap(max_prompt, max_output)
+
+    def cap(self, max_prompt: Mapping[str, int], max_output: Mapping[str, int]) -> None:
+        """Hold requests to these caps from now on."""
         self._max_prompt = max_prompt
         self._max_output = max_output
+
+    def know(self, backend: Backend) -> None:
+        """Take what is configured of a backend, that was known or not."""
+        self._set.pop(backend.name, None)
+        if backend.max_model_len is not None:
+            self._set[backend.name] = backend.max_model_len
+        self._shortens[backend.name] = _shortens(ENGINES.get(backend.kind))
 
     def learn(self, backend: str, engine: EngineDialect, lengths: Mapping[str, int | None]) -> None:
         """Take the context lengths of the models that ``backend`` serves, as it says them itself."""

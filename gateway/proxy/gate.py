@@ -18,7 +18,7 @@ from typing import Final
 
 from gateway.admission.controller import AdmissionController
 from gateway.admission.tuning import Tuning
-from gateway.model import GatewayState, Health, Hints, Outcome, Permit, Rejection, Ticket, Usage, Verdict
+from gateway.model import Backend, GatewayState, Health, Hints, Outcome, Permit, Rejection, Ticket, Usage, Verdict
 
 _TIMER_SLACK: Final = 0.001  # uvloop rounds to milliseconds: fire after the instant, not before
 
@@ -86,6 +86,24 @@ class Gate:
         """Go on with what the operator wants."""
         self._drained = {name for name, backend in tuning.backends.items() if backend.drained}
         self._apply(self._controller.retune(tuning, self._clock()))
+
+    def add_backend(self, backend: Backend) -> None:
+        """One backend more."""
+        self._apply(self._controller.add_backend(backend, self._clock()))
+
+    def change_backend(self, backend: Backend) -> None:
+        """Go on with other models and another weight of a backend."""
+        self._apply(self._controller.change_backend(backend, self._clock()))
+
+    def remove_backend(self, name: str) -> None:
+        """Forget a backend on which nothing runs."""
+        self._apply(self._controller.remove_backend(name, self._clock()))
+        self._down.discard(name)
+        self._drained.discard(name)
+
+    def inflight(self, backend: str) -> int:
+        """Requests that run on a backend."""
+        return self._controller.inflight(backend)
 
     def note_hints(self, backend: str, hints: Hints) -> None:
         """Pass on an engine's own gauges."""

@@ -79,6 +79,11 @@ class Handler:
         self.idle.set()
         self.cutting = False  # the grace time is over: whoever is cut now did not leave by itself
 
+    def reconfigure(self, config: ProxyConfig) -> None:
+        """Go on with other settings, from the next request on."""
+        self._config = config
+        self._catalog = Catalog(config.models_timeout)
+
     # -- one request ------------------------------------------------------------------------------------------------
 
     async def __call__(self, request: web.BaseRequest) -> Written:

@@ -212,6 +212,10 @@ class ClientServer(web.Server):
         """A protocol for a new connection."""
         return ClientConnection(self, self._config)
 
+    def reconfigure(self, config: ProxyConfig) -> None:
+        """Go on with other settings for connections to come."""
+        self._config = config
+
     async def close(self, seconds: float) -> None:
         """Cut running requests, close the rest; finished answers get ``seconds`` to be taken."""
         for connection in self.connections:

@@ -37,6 +37,10 @@ class Planes:
             else:
                 self._others.pop(plane, None)
 
+    def reconfigure(self, config: ProxyConfig) -> None:
+        """Go on with other settings; the connections' own are told elsewhere."""
+        self._config = config
+
     @property
     def others(self) -> tuple[Upstream, ...]:
         """What is asked besides the port that serves."""

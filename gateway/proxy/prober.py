@@ -52,22 +52,45 @@ class Prober:
         on_kind: Callable[[frozenset[str]], None] = lambda _kinds: None,
         on_models: OnModels = _ignore,
     ) -> None:
-        self._watches = {
-            name: Watch(config, upstream, gate, self._note_kind, on_models) for name, upstream in upstreams.items()
-        }
+        self._config = config
+        self._gate = gate
         self._on_kind = on_kind
-        self._tasks: list[asyncio.Task[None]] = []
+        self._on_models = on_models
+        self._watches = {name: self._watch(upstream) for name, upstream in upstreams.items()}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
         self._note_kind()
+
+    def _watch(self, upstream: Upstream) -> Watch:
+        return Watch(self._config, upstream, self._gate, self._note_kind, self._on_models)
 
     def start(self) -> None:
         """Probe every backend from now on, at once first."""
-        self._tasks = [asyncio.create_task(watch.run()) for watch in self._watches.values()]
+        self._tasks = {name: asyncio.create_task(watch.run()) for name, watch in self._watches.items()}
 
     async def stop(self) -> None:
         """End every task."""
-        for task in self._tasks:
+        for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    def add(self, upstream: Upstream) -> None:
+        """Probe one backend more, at once first."""
+        name = upstream.backend.name
+        self._watches[name] = self._watch(upstream)
+        self._tasks[name] = asyncio.create_task(self._watches[name].run())
+        self._note_kind()
+
+    def forget(self, name: str) -> None:
+        """Probe a backend no more."""
+        self._tasks.pop(name).cancel()
+        del self._watches[name]
+        self._note_kind()
+
+    def reconfigure(self, config: ProxyConfig) -> None:
+        """Go on with other settings, from the next probes on."""
+        self._config = config
+        for watch in self._watches.values():
+            watch.reconfigure(config)
 
     @property
     def upstreams(self) -> tuple[Upstream, ...]:
@@ -113,6 +136,11 @@ class Watch:
         self._introduced = False
         self._known = not self._detects
         self._speak(self._engine)
+
+    def reconfigure(self, config: ProxyConfig) -> None:
+        """Go on with other settings."""
+        self._config = config.probe
+        self.planes.reconfigure(config)
 
     @property
     def state(self) -> EngineState:

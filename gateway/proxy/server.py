@@ -22,7 +22,7 @@ from gateway.proxy.handler import Handler
 from gateway.proxy.keys import KeyBook, Keys
 from gateway.proxy.listener import ClientServer
 from gateway.proxy.prober import Prober
-from gateway.proxy.tls import ServerTls
+from gateway.proxy.tls import ServerTls, server_context
 from gateway.proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ _UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut re
 _MODELS_SHOWN: Final = 64
 _DESCRIPTORS: Final = 65_536  # open files wanted, two to a request
 _FEW: Final = 4_096
+_LOOK: Final = 0.1  # seconds between two looks whether a backend that leaves is idle
 _HANDSHAKE: Final = 10.0  # seconds that a client has for its part of TLS
 
 
@@ -61,12 +62,13 @@ class Gateway:
         self._estimator = estimator
         self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         dialects = standard(allow_admin=config.allow_admin_routes)
-        fit = Fit(backends, config.max_prompt_tokens, config.max_output_tokens)
+        fit = self._fit = Fit(backends, config.max_prompt_tokens, config.max_output_tokens)
         self._prober = Prober(config, self._upstreams, self._gate, dialects.prefer, fit.learn)
         self._keys = KeyBook(keys)
         self._handler = Handler(config, dialects, estimator, self._gate, self._upstreams, observers, fit, self._keys)
         self._canaries = Canaries(canary, self._upstreams, self._gate.is_down) if canary is not None else None
         self._tls = None if config.listener_tls is None else ServerTls(config.listener_tls)
+        self._leaving: dict[str, asyncio.Task[None]] = {}
         self._clients: ClientServer | None = None
         self._listener: asyncio.Server | None = None
         self._stopped: asyncio.Task[None] | None = None
@@ -112,21 +114,87 @@ class Gateway:
         backends = tuple(replace(each, engine=self._prober.state(each.name)) for each in state.backends)
         return replace(state, backends=backends, models=self._estimator.learned(_MODELS_SHOWN))
 
-    async def renew_tls(self) -> None:
-        """Read all certificates again, for connections to come.
+    async def reconfigure(self, config: ProxyConfig) -> None:
+        """Go on with other settings, and with what the files of certificates hold now; what runs is not touched.
+
+        Address, port, backlog, the engines' admin routes, and whether there is TLS are as they were at the start.
 
         Raises:
             OSError: a file cannot be read, or does not hold what it should; nothing is changed then.
         """
         everybody = (*self._upstreams.values(), *self._prober.upstreams)
-        tls = self._tls
-        # In a thread: the system's authorities alone are some hundred certificates.
-        fresh = await asyncio.to_thread(lambda: [upstream.fresh_tls() for upstream in everybody])
-        current = None if tls is None else await asyncio.to_thread(tls.fresh)
+        listener = config.listener_tls
+        # In threads: the system's authorities alone are some hundred certificates.
+        fresh = await asyncio.to_thread(lambda: [upstream.fresh_tls(config.tls) for upstream in everybody])
+        if self._tls is not None and listener is not None:
+            self._tls.current = await asyncio.to_thread(server_context, listener)
         for upstream, context in zip(everybody, fresh, strict=True):
-            upstream.tls = context
-        if tls is not None and current is not None:
-            tls.current = current
+            upstream.reconfigure(config, context)
+        self._config = config
+        self._handler.reconfigure(config)
+        self._prober.reconfigure(config)
+        self._fit.cap(config.max_prompt_tokens, config.max_output_tokens)
+        if self._clients is not None:
+            self._clients.reconfigure(config)
+
+    async def renew_tls(self) -> None:
+        """Read all certificates again, for connections to come.
+
+        Raises:
+            OSError: as above.
+        """
+        await self.reconfigure(self._config)
+
+    def add_backend(self, backend: Backend) -> None:
+        """One backend more, for requests to come.
+
+        Raises:
+            ValueError: there is one of this name, which may be leaving.
+            OSError: a file of certificates cannot be read, or does not hold what it should.
+        """
+        if backend.name in self._upstreams:
+            raise ValueError(f"there is a backend {backend.name!r} already, or it has not left yet")
+        upstream = self._upstreams[backend.name] = Upstream(backend, self._config)
+        self._fit.know(backend)
+        self._gate.add_backend(backend)
+        self._prober.add(upstream)
+        if self._canaries is not None:
+            self._canaries.add(upstream)
+
+    def change_backend(self, backend: Backend) -> None:
+        """Go on with another key, other models, another weight and another context length of a backend.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        self._upstreams[backend.name].identify(backend)
+        self._fit.know(backend)
+        self._gate.change_backend(backend)
+
+    def remove_backend(self, name: str) -> None:
+        """Send a backend no new requests, and forget it when those that run have ended.
+
+        Raises:
+            KeyError: there is none of this name.
+            ValueError: it is the last.
+        """
+        tuning = self.tuning
+        drained = replace(tuning.backends[name], drained=True)
+        if not any(other != name and other not in self._leaving for other in tuning.backends):
+            raise ValueError(f"{name!r} is the only backend, and one must stay")
+        self.retune(replace(tuning, backends={**tuning.backends, name: drained}))
+        if name not in self._leaving:
+            self._leaving[name] = asyncio.create_task(self._forget(name))
+
+    async def _forget(self, name: str) -> None:
+        upstream = self._upstreams[name]
+        while upstream.in_flight or self._gate.inflight(name):  # noqa: ASYNC110 - nobody tells when it is idle
+            await asyncio.sleep(_LOOK)
+        self._prober.forget(name)
+        self._gate.remove_backend(name)
+        del self._upstreams[name], self._leaving[name]
+        upstream.close()
+        _log.info("backend %s has left", name)
 
     def replace_keys(self, keys: Keys | None) -> None:
         """Go on with other API keys, from the next request on."""
@@ -163,6 +231,8 @@ class Gateway:
     async def _stop(self) -> None:
         if self._listener is not None:
             self._listener.close()
+        for leaving in self._leaving.values():
+            leaving.cancel()
         await self._prober.stop()
         if self._canaries is not None:
             await self._canaries.stop()

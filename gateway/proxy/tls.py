@@ -20,33 +20,32 @@ class ServerTls:
     """
 
     def __init__(self, config: ListenerTls) -> None:
-        """See ``fresh``."""
-        self._config = config
-        self.current = self.fresh()
-        self.context = self.fresh()
+        """See ``server_context``."""
+        self.current = server_context(config)
+        self.context = server_context(config)
         self.context.sni_callback = self._choose
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self.current
 
-    def fresh(self) -> ssl.SSLContext:
-        """A context of what the files hold now.
 
-        Raises:
-            OSError: a file cannot be read, or does not hold what it should (``ssl.SSLError``).
-        """
-        config = self._config
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        context.load_cert_chain(config.cert, config.key, password=lambda: "")  # else OpenSSL asks on the terminal
-        if config.client_ca is not None:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(config.client_ca)
-            # A session that is resumed is not verified again: an authority that was taken away would live on in it.
-            context.options |= ssl.OP_NO_TICKET
-            context.num_tickets = 0
-        return context
+def server_context(config: ListenerTls) -> ssl.SSLContext:
+    """How clients are spoken to, of what the files hold now.
+
+    Raises:
+        OSError: a file cannot be read, or does not hold what it should (``ssl.SSLError``).
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    context.load_cert_chain(config.cert, config.key, password=lambda: "")  # else OpenSSL asks on the terminal
+    if config.client_ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(config.client_ca)
+        # A session that is resumed is not verified again: an authority that was taken away would live on in it.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+    return context
 
 
 def client_context(config: TlsConfig, own: BackendTls) -> ssl.SSLContext:

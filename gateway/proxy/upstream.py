@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from gateway.model import Backend
-from gateway.proxy.config import ProxyConfig
+from gateway.proxy.config import ProxyConfig, TlsConfig
 from gateway.proxy.http import ResponseHead
 from gateway.proxy.tls import client_context
 
@@ -404,7 +404,7 @@ class Upstream:
         url = urlsplit(address or backend.url)
         self._address = url.hostname or "", url.port or (443 if url.scheme == "https" else 80)
         self._secure = url.scheme == "https"
-        self.tls = self.fresh_tls()
+        self.tls = self.fresh_tls(config.tls)
         self.host = url.netloc.rpartition("@")[2].encode()
         self.prefix = url.path.rstrip("/").encode()
         self.api_key = None if backend.api_key is None else backend.api_key.encode()
@@ -414,13 +414,23 @@ class Upstream:
         self._proof = min(_PROOF, config.upstream_keepalive / 2)
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def fresh_tls(self) -> ssl.SSLContext | None:
-        """A context of what the files of certificates hold now; put in ``tls``, it is for connections to come.
+    def fresh_tls(self, config: TlsConfig) -> ssl.SSLContext | None:
+        """A context of what the files of certificates hold now.
 
         Raises:
             OSError: a file cannot be read, or does not hold what it should.
         """
-        return client_context(self._config.tls, self.backend.tls) if self._secure else None
+        return client_context(config, self.backend.tls) if self._secure else None
+
+    def reconfigure(self, config: ProxyConfig, tls: ssl.SSLContext | None) -> None:
+        """Go on with other settings, and connections to come with another context."""
+        self._config = config
+        self.tls = tls
+
+    def identify(self, backend: Backend) -> None:
+        """Go on with what is configured of the same engine now."""
+        self.backend = backend
+        self.api_key = None if backend.api_key is None else backend.api_key.encode()
 
     def pooled(self) -> Connection | None:
         """The idle connection used last that is still good, or None.
