@@ -13,14 +13,58 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, Protocol
 
 from gateway.admission.controller import AdmissionController
+from gateway.admission.quota import Account, Shortage, Standing
 from gateway.admission.tuning import Tuning
 from gateway.model import Backend, GatewayState, Health, Hints, Outcome, Permit, Rejection, Ticket, Usage, Verdict
 
 _TIMER_SLACK: Final = 0.001  # uvloop rounds to milliseconds: fire after the instant, not before
+
+
+class Waiter(Protocol):
+    """Who waits for a verdict: a future, or another process."""
+
+    def done(self) -> bool:
+        """Whether the verdict would find nobody."""
+
+    def set_result(self, verdict: Verdict) -> None:
+        """Take the verdict, while not ``done``. A permit must be given to ``Gate.leave``."""
+
+
+class Admission(Protocol):
+    """What the handler asks of admission, wherever that is decided: ``Gate``, or one in another process."""
+
+    draining: bool
+
+    async def enter(self, ticket: Ticket) -> Permit | Rejection:
+        """As ``Gate.enter``."""
+
+    def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+        """As ``Gate.leave``."""
+
+    async def knock(self, ticket: Ticket) -> Rejection | None:
+        """As ``Gate.knock``."""
+
+    async def charge(self, account: Account, ticket: Ticket) -> tuple[Shortage | None, Sequence[Standing]]:
+        """As ``Gate.charge``."""
+
+    def refund(self, account: Account, reserved: int, used: int, *, refused: bool) -> None:
+        """As ``Gate.refund``."""
+
+    def is_down(self, backend: str) -> bool:
+        """As ``Gate.is_down``."""
+
+    def serving(self, model: str | None) -> tuple[str, ...]:
+        """As ``Gate.serving``."""
+
+    def lane(self, ticket: Ticket) -> str:
+        """As ``Gate.lane``."""
+
+    def drain(self) -> None:
+        """As ``Gate.drain``."""
 
 
 class Gate:
@@ -29,7 +73,7 @@ class Gate:
     def __init__(self, controller: AdmissionController, clock: Callable[[], float] = time.monotonic) -> None:
         self._controller = controller
         self._clock = clock
-        self._waiting: dict[int, asyncio.Future[Verdict]] = {}
+        self._waiting: dict[int, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._down: set[str] = set()
@@ -39,9 +83,8 @@ class Gate:
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
         """Wait for the verdict on ``ticket``. A permit must be given to ``leave``; cancelling gives it back itself."""
         future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
-        self._waiting[ticket.id] = future
         try:
-            self._apply(self._controller.offer(ticket, self._clock()))
+            self.offer(ticket, future)
             return await future
         except BaseException:
             self._give_up(ticket, future)
@@ -49,14 +92,46 @@ class Gate:
         finally:
             self._waiting.pop(ticket.id, None)
 
-    def knock(self, ticket: Ticket) -> Rejection | None:
+    def offer(self, ticket: Ticket, waiter: Waiter) -> None:
+        """Have the verdict on ``ticket`` given to ``waiter``: at once, later, or never after ``withdraw``."""
+        self._waiting[ticket.id] = waiter
+        self._apply(self._controller.offer(ticket, self._clock()))
+
+    def withdraw(self, ticket_id: int) -> None:
+        """Forget a ticket that still waits."""
+        self._waiting.pop(ticket_id, None)
+        self._apply(self._controller.withdraw(ticket_id, self._clock()))
+
+    def adopt(self, ticket: Ticket, backend: str) -> Permit:
+        """Take a request into the books that runs already, admitted before this gate was made."""
+        permit = self._controller.adopt(ticket, backend, self._clock())
+        self._arm()
+        return permit
+
+    async def charge(self, account: Account, ticket: Ticket) -> tuple[Shortage | None, Sequence[Standing]]:
+        """Begin a request of a key's holder, or say why not; and how the rates of the key stand then."""
+        now = self._clock()
+        return account.enter(ticket.work.tokens, now), tuple(account.standings(now))
+
+    def refund(self, account: Account, reserved: int, used: int, *, refused: bool) -> None:
+        """End a request that ``charge`` began; one that was ``refused`` gives everything back."""
+        account.leave(reserved, used, self._clock(), refused=refused)
+
+    def now(self) -> float:
+        """The instant, on the clock by which everything here is decided."""
+        return self._clock()
+
+    async def knock(self, ticket: Ticket) -> Rejection | None:
         """The refusal that ``enter`` would give at once, if any; nobody waits, and no permit is given."""
+        return self.refusal(ticket)
+
+    def refusal(self, ticket: Ticket) -> Rejection | None:
+        """As ``knock``, for who must not wait."""
         return self._controller.knock(ticket, self._clock())
 
     def _give_up(self, ticket: Ticket, future: asyncio.Future[Verdict]) -> None:
         if not future.done() or future.cancelled():
-            self._waiting.pop(ticket.id, None)
-            self._apply(self._controller.withdraw(ticket.id, self._clock()))
+            self.withdraw(ticket.id)
         elif isinstance(verdict := future.result(), Permit):
             self.leave(verdict, Outcome.CLIENT_GONE, None)
 
@@ -117,6 +192,16 @@ class Gate:
         """Names of the backends that requests for ``model`` may go to."""
         return self._controller.serving(model)
 
+    @property
+    def routes(self) -> Mapping[str | None, tuple[str, ...]]:
+        """Model -> the backends that serve it; under None those for models that nobody lists."""
+        return self._controller.routes
+
+    @property
+    def down(self) -> frozenset[str]:
+        """The backends that ``is_down`` tells of."""
+        return frozenset(self._down | self._drained)
+
     def drain(self) -> None:
         """Refuse what arrives from now on."""
         self.draining = True
@@ -140,9 +225,9 @@ class Gate:
         pending = deque(verdicts)
         while pending:
             verdict = pending.popleft()
-            future = self._waiting.get(verdict.ticket.id)
-            if future is not None and not future.done():
-                future.set_result(verdict)
+            waiter = self._waiting.pop(verdict.ticket.id, None)
+            if waiter is not None and not waiter.done():
+                waiter.set_result(verdict)
             elif isinstance(verdict, Permit):
                 pending.extend(self._controller.settle(verdict, Outcome.CLIENT_GONE, None, self._clock()))
         self._arm()

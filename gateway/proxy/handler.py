@@ -31,7 +31,7 @@ from gateway.proxy.bodies import BodyMemory
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
-from gateway.proxy.gate import Gate
+from gateway.proxy.gate import Admission
 from gateway.proxy.http import come_back, rate_headers, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.keys import KeyBook
@@ -54,7 +54,7 @@ class Handler:
         config: ProxyConfig,
         dialects: Dialects,
         estimator: Estimator,
-        gate: Gate,
+        gate: Admission,
         upstreams: Mapping[str, Upstream],
         observers: Sequence[Observer],
         fit: Fit,
@@ -114,7 +114,7 @@ class Handler:
     async def _serve(self, call: Call) -> Written:
         call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)  # the shape of an error
         call.account = self._keys.identify(call)
-        if rejection := self._refuse_unread(call):
+        if rejection := await self._refuse_unread(call):
             return self._reject(call, rejection)
         if call.upgrades_to_websocket():
             return await self._websocket(call)
@@ -137,7 +137,7 @@ class Handler:
         wire = Wire(call.terms, self._head(call, None, upgrade=True), b"", call.raw_id, upgrade=True)
         return await self._admitted(call, shape, wire)
 
-    def _refuse_unread(self, call: Call) -> Rejection | None:
+    async def _refuse_unread(self, call: Call) -> Rejection | None:
         """Refuse what is not taken before a byte of the body is: a client that waits for 100 then sends none."""
         if call.method == "CONNECT":
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "The gateway makes no tunnels.")
@@ -151,7 +151,7 @@ class Handler:
         if self._gate.draining:
             return Rejection(Ticket(0, Shape(call.record.route), WorkEstimate(0, 0, 0.0)), Reason.DRAINING, 1.0)
         if call.record.route.access is Access.ADMIT and call.holds_body_back:
-            return self._gate.knock(self._ticket(call, Shape(call.record.route, prompt_bytes=call.length), b""))
+            return await self._gate.knock(self._ticket(call, Shape(call.record.route, prompt_bytes=call.length), b""))
         return None
 
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
@@ -169,22 +169,26 @@ class Handler:
     async def _on_account(self, account: Account, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
         """Within what the client's key allows; what it took is counted at the end."""
         reserved = ticket.work.tokens
-        if shortage := account.enter(reserved, self._clock()):
+        shortage, standings = await self._gate.charge(account, ticket)
+        call.rates = rate_headers(standings)
+        if shortage is not None:
             lasting = shortage.wait > LONGEST_RETRY_AFTER
             return self._reject(call, Rejection(ticket, shortage.reason, shortage.wait, False if lasting else None))
         try:
-            wire = replace(wire, rates=rate_headers(account.standings(self._clock())))
-            return await self._served(call, shape, wire, ticket)
+            return await self._served(call, shape, replace(wire, rates=call.rates), ticket)
         finally:
             record = call.record
             used = used_tokens(record.usage, reserved, call.timeline.output_events)
             refused = not record.attempts or record.outcome in _NOT_SERVED
-            account.leave(reserved, used, self._clock(), refused=refused)
+            self._gate.refund(account, reserved, used, refused=refused)
 
     async def _served(self, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
         end = End.CONNECT_FAILED
         for _ in range(self._config.connect_attempts):
             verdict = await self._gate.enter(ticket)
+            if verdict.ticket is not ticket:  # estimated anew, from what all processes learned
+                ticket = call.record.ticket = verdict.ticket
+                call.record.lane = self._gate.lane(ticket)
             if isinstance(verdict, Rejection):
                 return self._reject(call, verdict)
             relay, end = await self._permitted(call, shape, wire, verdict)
@@ -314,8 +318,7 @@ class Handler:
 
     def _reject(self, call: Call, rejection: Rejection) -> Written:
         status, message, headers = refusal(rejection)
-        if call.account is not None:
-            headers.extend(rate_headers(call.account.standings(self._clock())))
+        headers.extend(call.rates)
         call.record.outcome = Outcome.REFUSED
         call.record.reason = rejection.reason
         call.record.retry_after = rejection.retry_after

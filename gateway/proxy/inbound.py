@@ -21,7 +21,7 @@ from gateway.dialects.request import name_of
 from gateway.model import Access, Outcome, Priority, Record, Route, Timeline
 from gateway.proxy.bodies import BodyMemory, Lease
 from gateway.proxy.config import ProxyConfig
-from gateway.proxy.http import CORS, ClientTerms, come_back, listed, own_reply
+from gateway.proxy.http import CORS, ClientTerms, Rates, come_back, listed, own_reply
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.relay import Relay
 
@@ -68,6 +68,7 @@ class Call:
         self.connection = cast("ClientConnection", request.protocol)
         self.dialect: Dialect
         self.account: Account | None = None  # of its API key, where keys are asked for
+        self.rates: Rates = ()  # how the account stands, for the answer
         self.method = request.method
         self.target = _origin_form(request.raw_path)
         self.headers = request.raw_headers

@@ -49,6 +49,10 @@ class KeyBook:
             self._accounts[terms.name] = account
             self._keys[self._place(digest)] = digest, account
 
+    def account(self, name: str) -> Account | None:
+        """What the holder of this name has used; None where there is none."""
+        return self._accounts.get(name)
+
     def _place(self, digest: bytes) -> bytes:
         return hmac.digest(self._secret, digest, "sha256")
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.model import Record, Ticket, Timeline
+from gateway.model import Priority, Record, Ticket, Timeline
 from gateway.telemetry.sink import CAPACITY, LineSink
 
 _LOG: Final = logging.getLogger("gateway.access_log")
@@ -118,6 +118,7 @@ def _asked(ticket: Ticket) -> dict[str, Any]:
         "model": shape.model[:_SHORT] if shape.model else None,
         "stream": shape.stream,
         "client": ticket.client[:_SHORT] or None,
+        "priority": None if ticket.priority is Priority.STANDARD else ticket.priority.label,
         "retry": ticket.attempt or None,
         "max_output": shape.max_output,
         "estimated_prompt_tokens": ticket.work.prompt_tokens,

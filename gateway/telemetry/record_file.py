@@ -31,6 +31,7 @@ _PLAIN: Final[dict[str, tuple[Any, type]]] = {  # field: what a line that leaves
     "route": ("chat", str),
     "model": (None, str),
     "lane": (None, str),
+    "priority": (None, str),
     "backend": (None, str),
     "status": (0, int),
     "stream": (False, bool),

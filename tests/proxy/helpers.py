@@ -33,6 +33,7 @@ from gateway.model import (
     WorkEstimate,
 )
 from gateway.proxy.config import ProbeConfig, ProxyConfig
+from gateway.proxy.front import Front
 from gateway.proxy.keys import Keys
 from gateway.proxy.server import Gateway
 
@@ -500,6 +501,11 @@ class House:
     records: Records
     clients: list[RawClient] = field(default_factory=list)
 
+    @property
+    def front(self) -> Front:
+        assert isinstance(self.gateway.front, Front)
+        return self.gateway.front
+
     async def client(self, *, receive_buffer: int | None = None) -> RawClient:
         client = await RawClient.connect(self.gateway.url, receive_buffer=receive_buffer)
         self.clients.append(client)
@@ -511,7 +517,7 @@ class House:
     def expire(self, reason: Reason) -> None:
         """Throw everybody out of the queue."""
         tickets, self.controller.queue = self.controller.queue, {}
-        self.gateway._gate._apply([Rejection(ticket, reason, 1.0) for ticket in tickets.values()])
+        self.gateway.brain.gate._apply([Rejection(ticket, reason, 1.0) for ticket in tickets.values()])
 
 
 # Probes would be requests that no test asked for.

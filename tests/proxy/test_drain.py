@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from gateway.model import Outcome, Reason
-from gateway.proxy import server
+from gateway.proxy import front
 from gateway.proxy.listener import ClientConnection
 from tests.proxy.helpers import (
     CHAT,
@@ -156,7 +156,7 @@ async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(
         client = await house.client(receive_buffer=2**12)
         await client.send(request(body=CHAT))
         await house.records.count(1)
-        (connection,) = house.gateway._clients.connections  # type: ignore[union-attr]
+        (connection,) = house.front._clients.connections  # type: ignore[union-attr]
         assert connection.transport is not None
         assert connection.transport.get_write_buffer_size() > 0
         drained = asyncio.create_task(house.gateway.drain())
@@ -168,7 +168,7 @@ async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(
 async def test_a_finished_answer_that_nobody_takes_does_not_hold_the_end_up(
     backend: StartBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "_UNWIND", 0.05)
+    monkeypatch.setattr(front, "_UNWIND", 0.05)
     engine = await backend(always(reply(b"x" * 16 * 2**20)))
     async with open_house(engine) as house:
         client = await house.client(receive_buffer=2**14)
@@ -217,14 +217,14 @@ def test_C20_the_limit_on_open_files_is_raised_or_said_to_be_low(
     calls: list[tuple[int, tuple[int, int]]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda what, limits: calls.append((what, limits)))
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (1024, resource.RLIM_INFINITY))
-    server.raise_descriptor_limit()
+    front.raise_descriptor_limit()
     assert calls == [(resource.RLIMIT_NOFILE, (65536, resource.RLIM_INFINITY))]
     assert caplog.text == ""
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (256, 512))
     with caplog.at_level(logging.WARNING):
-        server.raise_descriptor_limit()
+        front.raise_descriptor_limit()
     assert calls[1] == (resource.RLIMIT_NOFILE, (512, 512))
     assert "ulimit -n" in caplog.text
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (100_000, 100_000))
-    server.raise_descriptor_limit()
+    front.raise_descriptor_limit()
     assert len(calls) == 2

@@ -648,7 +648,7 @@ async def test_no_request_meets_a_connection_that_the_backend_is_about_to_close(
 
     engine = await backend(stream_then_close)
     async with open_house(engine, upstream_keepalive=100.0) as house:
-        (upstream,) = house.gateway._upstreams.values()
+        (upstream,) = house.front._upstreams.values()
         upstream._keeps[False] = True  # what is known of other answers proves nothing
         client = await house.client()
         for _ in range(5):
@@ -742,7 +742,7 @@ async def test_every_byte_starts_the_bound_on_silence_anew(backend: StartBackend
         await client.send(request(body=CHAT_STREAM))
         head = await client.head()
         assert await client.chunk() == event("a")
-        (connection,) = house.gateway._clients.connections  # type: ignore[union-attr]
+        (connection,) = house.front._clients.connections  # type: ignore[union-attr]
         assert isinstance(connection, ClientConnection)
         relay = connection.relay
         assert relay is not None

@@ -168,7 +168,7 @@ async def test_a_hundred_large_bodies_stay_within_the_memory_for_bodies(backend:
             client.writer.write(large)
         await wait_until(lambda: len(house.controller.offered) + len(house.records.all) == len(clients))
         assert 0 <= len(house.controller.offered) - memory // size <= 1, "64 KiB of each are not counted"
-        assert memory - size < house.gateway._handler._memory.held <= memory
+        assert memory - size < house.front._handler._memory.held <= memory
         small = await house.client()
         await small.send(request(body=CHAT))
         await wait_until(lambda: house.controller.offered[-1].body_bytes == len(CHAT))
@@ -180,7 +180,7 @@ async def test_a_hundred_large_bodies_stay_within_the_memory_for_bodies(backend:
                 assert answer.get("Retry-After") in {"1", "2", "3"}
                 assert b"GATEWAY_BODY_MEMORY" in answer.body
         assert (await small.answer()).status == 200
-        assert house.gateway._handler._memory.held == 0
+        assert house.front._handler._memory.held == 0
 
 
 @pytest.mark.parametrize("end", ["answered", "left"])
@@ -198,7 +198,7 @@ async def test_the_memory_of_a_body_is_given_back(backend: StartBackend, end: st
 
     engine = await backend(script)
     async with open_house(engine) as house:
-        memory = house.gateway._handler._memory
+        memory = house.front._handler._memory
         client = await house.client()
         await client.send(request(body=CHAT_STREAM + b" " * 300_000))
         await begun.wait()

@@ -35,7 +35,7 @@ LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the pro
 
 
 def pool(house: House) -> Upstream:
-    return house.gateway._upstreams["a"]
+    return house.front._upstreams["a"]
 
 
 def trust(house: House) -> None:

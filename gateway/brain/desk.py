@@ -1,0 +1,274 @@
+"""The brain's side: one desk for each worker, all of them before the one gate.
+
+A request is known by its worker and the id it has there. When a worker is gone, whatever it held or waited for is
+given back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.admission.estimator import Estimator
+from gateway.admission.quota import Account
+from gateway.brain.view import View, ViewCodec
+from gateway.brain.wire import Channel, Kind, heard
+from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
+from gateway.model import Observer, Outcome, Permit, Rejection, Ticket, Verdict
+from gateway.proxy.gate import Gate
+
+_log = logging.getLogger(__name__)
+
+_LOOK: Final = 0.25  # seconds between two looks at whether workers must be told anything new
+
+
+@dataclass(slots=True)
+class Pulse:
+    """What a worker last said of itself."""
+
+    pid: int = 0
+    loop_lag: float = 0.0  # seconds
+    in_flight: int = 0
+    records_dropped: int = 0
+
+
+class Desks:
+    """Takes workers' connections at ``path`` from ``start`` until ``stop``."""
+
+    def __init__(
+        self,
+        path: Path,
+        gate: Gate,
+        estimator: Estimator,
+        observers: Sequence[Observer],
+        view: Callable[[], View],
+        account: Callable[[str], Account | None],
+    ) -> None:
+        self._path = path
+        self._gate = gate
+        self._estimator = estimator
+        self._observers = tuple(observers)
+        self._view = view
+        self._account = account
+        self._ticket_ids = itertools.count(1)
+        self._desks: set[Desk] = set()
+        self._server: asyncio.AbstractServer | None = None
+        self._told: View | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.nobody = asyncio.Event()
+        self.nobody.set()
+
+    async def start(self) -> None:
+        """Let workers come.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        self._path.unlink(missing_ok=True)  # of the brain before this one
+        self._server = await asyncio.get_running_loop().create_unix_server(self._seat, self._path)
+        self._look()
+
+    def stop(self) -> None:
+        """Send everybody away."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for desk in list(self._desks):
+            desk.channel.close()
+
+    @property
+    def pulses(self) -> list[Pulse]:
+        """What the workers that are there last said of themselves."""
+        return [desk.pulse for desk in self._desks]
+
+    def _seat(self) -> Channel:
+        desk = Desk(self, self._gate, self._estimator, self._ticket_ids, self._account)
+        self._desks.add(desk)
+        self.nobody.clear()
+        self._told = None  # everybody is told again: a newcomer knows nothing
+        return desk.channel
+
+    def leave(self, desk: Desk) -> None:
+        """A worker is gone."""
+        self._desks.discard(desk)
+        if not self._desks:
+            self.nobody.set()
+
+    def observe(self, payload: memoryview) -> None:
+        """Pass a worker's record on."""
+        record = RECORDS.loads(payload)
+        for observer in self._observers:
+            observer.observe(record)
+
+    def _look(self) -> None:
+        self.tell()
+        self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look)
+
+    def tell(self) -> None:
+        """Let the workers know how the backends are, where that changed."""
+        view = self._view()
+        if view != self._told:
+            self._told = view
+            payload = ViewCodec.dumps(view)
+            for desk in self._desks:
+                desk.channel.send(Kind.VIEW, payload)
+
+
+class _Asking:
+    """Who waits for a verdict, in the place of a future; ``Gate.offer`` says what is asked of it."""
+
+    __slots__ = ("_desk", "_id")
+
+    def __init__(self, desk: Desk, local: int) -> None:
+        self._desk = desk
+        self._id = local
+
+    def done(self) -> bool:
+        return not self._desk.channel.open
+
+    def set_result(self, verdict: Verdict) -> None:
+        self._desk.answer(self._id, verdict)
+
+
+class Desk:
+    """One worker, from its first word to its end."""
+
+    def __init__(
+        self,
+        desks: Desks,
+        gate: Gate,
+        estimator: Estimator,
+        ticket_ids: itertools.count[int],
+        account: Callable[[str], Account | None],
+    ) -> None:
+        self.pulse = Pulse()
+        self.channel = Channel()
+        self.channel.take = self._take
+        self.channel.lost = self._lost
+        self._desks = desks
+        self._gate = gate
+        self._estimator = estimator
+        self._ticket_ids = ticket_ids
+        self._account = account
+        self._waiting: dict[int, int] = {}  # id there -> id here
+        self._held: dict[int, Permit] = {}  # by the id there
+        self._charged: dict[str, int] = {}  # requests that run on each key
+        self._does: dict[Kind, Callable[[memoryview], Any]] = {
+            Kind.HELLO: self._hello,
+            Kind.OFFER: self._offer,
+            Kind.WITHDRAW: self._withdraw,
+            Kind.LEAVE: self._leave,
+            Kind.PROGRESS: self._progress,
+            Kind.RECORD: desks.observe,
+            Kind.PULSE: self._note_pulse,
+            Kind.KNOCK: self._knock,
+            Kind.CHARGE: self._charge,
+            Kind.REFUND: self._refund,
+        }
+
+    def _take(self, kind: Kind, payload: memoryview) -> None:
+        try:
+            self._does[kind](payload)
+        except Exception:  # noqa: BLE001 - logged; one worker that talks nonsense must not end all
+            _log.exception("what a worker said (%s) cannot be carried out", kind.name)
+            self.channel.close()  # it comes again and says what it holds
+
+    def _lost(self) -> None:
+        for here in list(self._waiting.values()):
+            self._gate.withdraw(here)
+        for permit in self._held.values():
+            self._gate.leave(permit, Outcome.CLIENT_GONE, None)
+        for name, count in self._charged.items():
+            if account := self._account(name):
+                account.in_flight -= count
+        self._waiting.clear()
+        self._held.clear()
+        self._charged.clear()
+        self._desks.leave(self)
+
+    # -- what a worker says ------------------------------------------------------------------------------------------
+
+    def _hello(self, payload: memoryview) -> None:
+        pid, held = heard(payload)
+        self.pulse.pid = pid
+        for ticket, backend in held:
+            self._held[ticket[0]] = self._gate.adopt(self._ticket(TICKETS.build(ticket)), backend)
+        _log.debug("worker %d is here with %d requests", pid, len(held))
+        self._desks.tell()
+
+    def _offer(self, payload: memoryview) -> None:
+        there = TICKETS.loads(payload)
+        ticket = self._ticket(there)
+        self._waiting[there.id] = ticket.id
+        self._gate.offer(ticket, _Asking(self, there.id))
+
+    def _ticket(self, there: Ticket) -> Ticket:
+        """The same request under an id of this process, estimated from what all workers' requests taught."""
+        work = self._estimator.estimate(there.shape, there.client)
+        return replace(there, id=next(self._ticket_ids), work=work)
+
+    def _withdraw(self, payload: memoryview) -> None:
+        (there,) = heard(payload)
+        if (here := self._waiting.pop(there, None)) is not None:
+            self._gate.withdraw(here)
+
+    def answer(self, there: int, verdict: Verdict) -> None:
+        """Tell the worker the verdict on one of its requests."""
+        self._waiting.pop(there, None)
+        work = verdict.ticket.work
+        estimate = (work.prompt_tokens, work.output_tokens, work.cost)
+        if isinstance(verdict, Rejection):
+            self.channel.say(Kind.REJECTION, there, *_refusal(verdict), estimate)
+        else:
+            self._held[there] = verdict
+            self.channel.say(Kind.PERMIT, there, verdict.backend, verdict.granted_at, estimate)
+
+    def _leave(self, payload: memoryview) -> None:
+        there, outcome, usage = heard(payload)
+        permit = self._held.pop(there)
+        self._gate.leave(permit, Outcome(outcome), None if usage is None else USAGES.build(usage))
+
+    def _progress(self, payload: memoryview) -> None:
+        held = self._held
+        for there, events, instant in PROGRESS.iter_unpack(payload):
+            permit = held.get(there)
+            if permit is not None:
+                permit.progress.output(events, instant)
+
+    def _note_pulse(self, payload: memoryview) -> None:
+        pulse = self.pulse
+        pulse.loop_lag, pulse.in_flight, pulse.records_dropped = heard(payload)
+
+    def _knock(self, payload: memoryview) -> None:
+        there = TICKETS.loads(payload)
+        rejection = self._gate.refusal(self._ticket(there))
+        self.channel.say(Kind.KNOCKED, there.id, None if rejection is None else _refusal(rejection))
+
+    def _charge(self, payload: memoryview) -> None:
+        there, name, tokens = heard(payload)
+        account, now = self._account(name), self._gate.now()
+        if account is None:  # the key was taken away meanwhile
+            self.channel.say(Kind.CHARGED, there, None, ())
+            return
+        shortage = account.enter(tokens, now)
+        if shortage is None:
+            self._charged[name] = self._charged.get(name, 0) + 1
+        said = None if shortage is None else (shortage.reason.value, shortage.wait)
+        standings = [(each.what, each.limit, each.remaining, each.reset) for each in account.standings(now)]
+        self.channel.say(Kind.CHARGED, there, said, standings)
+
+    def _refund(self, payload: memoryview) -> None:
+        name, reserved, used, refused = heard(payload)
+        if self._charged.get(name) and (account := self._account(name)):
+            self._charged[name] -= 1
+            account.leave(reserved, used, self._gate.now(), refused=refused)
+
+
+def _refusal(rejection: Rejection) -> tuple[str, float, bool | None]:
+    return rejection.reason.value, rejection.retry_after, rejection.should_retry

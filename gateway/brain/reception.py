@@ -1,0 +1,103 @@
+"""What the brain has where a gateway of one process has its listener: workers come here, not clients."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from gateway.admission.estimator import Estimator
+from gateway.brain.desk import Desks
+from gateway.brain.view import View
+from gateway.dialects.base import EngineDialect
+from gateway.model import Backend, Observer
+from gateway.proxy.config import ProxyConfig
+from gateway.proxy.gate import Gate
+from gateway.proxy.keys import KeyBook, Keys
+from gateway.proxy.upstream import Upstream
+
+_log = logging.getLogger(__name__)
+
+_LEAVING: Final = 10.0  # seconds beyond the grace time that workers have to say their last words
+
+
+class Reception:
+    """As ``gateway.proxy.front.Front``, for workers at the Unix socket ``path``."""
+
+    def __init__(
+        self,
+        path: Path,
+        config: ProxyConfig,
+        gate: Gate,
+        estimator: Estimator,
+        observers: Sequence[Observer],
+        keys: Keys | None,
+    ) -> None:
+        self.keys = KeyBook(keys)
+        self._config = config
+        self._gate = gate
+        self._engines: dict[str, tuple[str, dict[str, int | None]]] = {}
+        self.desks = Desks(path, gate, estimator, observers, self._view, self.keys.account)
+
+    def _view(self) -> View:
+        lanes = tuple((lane.name, lane.threshold) for lane in self._gate.tuning.lanes)
+        return View(self._gate.down, self._gate.routes, lanes, dict(self._engines))
+
+    async def start(self) -> None:
+        """Let workers come.
+
+        Raises:
+            OSError: the socket cannot be made.
+        """
+        await self.desks.start()
+
+    @property
+    def url(self) -> str:
+        """Clients are the workers' business."""
+        return ""
+
+    @property
+    def in_flight(self) -> int:
+        """Requests being served by all workers, as they last said."""
+        return sum(pulse.in_flight for pulse in self.desks.pulses)
+
+    def prefer(self, kinds: Collection[str]) -> None:
+        """Workers find out from the engines that they are told of."""
+
+    def learn(self, backend: str, engine: EngineDialect, lengths: Mapping[str, int | None]) -> None:
+        """Let the workers know what ``backend`` serves, and in which engine's way."""
+        self._engines[backend] = engine.kind, dict(lengths)
+
+    def know(self, backend: Backend) -> None:
+        """Workers read the same settings."""
+
+    async def reconfigure(self, config: ProxyConfig, more: Sequence[Upstream] = ()) -> None:
+        """Go on with other settings, and with what the files of certificates hold now, for the upstreams in ``more``.
+
+        Raises:
+            OSError: a file cannot be read, or does not hold what it should; nothing is changed then.
+        """
+        fresh = await asyncio.to_thread(lambda: [upstream.fresh_tls(config.tls) for upstream in more])
+        for upstream, context in zip(more, fresh, strict=True):
+            upstream.reconfigure(config, context)
+        self._config = config
+
+    async def finish(self) -> None:
+        """Refuse what arrives from now on, and wait for the workers to end, for no longer than they may take."""
+        if not self._gate.draining:
+            _log.info("draining: %d workers, %g s of grace", len(self.desks.pulses), self._config.drain_grace)
+            self._gate.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._config.drain_grace + _LEAVING):
+                await self.desks.nobody.wait()
+
+    def close(self) -> None:
+        """Take no more workers; those that are there may still speak."""
+
+    async def stop(self) -> None:
+        """Send everybody away."""
+        self.desks.stop()
+        await asyncio.sleep(0)  # connections end in the next turn of the loop

@@ -1,0 +1,108 @@
+"""Frames between a worker and the brain: a length, a kind, and plain values."""
+
+from __future__ import annotations
+
+import asyncio
+import marshal
+from collections.abc import Callable
+from enum import IntEnum, unique
+from struct import Struct
+from typing import Any, Final
+
+_HEAD: Final = Struct("<IB")
+MOST_UNSENT: Final = 8 << 20
+"""Bytes that may wait to be sent before records are dropped: the other side has stopped reading."""
+
+
+@unique
+class Kind(IntEnum):
+    """What a frame says. A request is named by the id of its ticket in its worker, from its offer to its end."""
+
+    HELLO = 1  # worker: (pid, requests that it holds permits for: (ticket, backend))
+    OFFER = 2  # worker: ticket
+    WITHDRAW = 3  # worker: id
+    LEAVE = 4  # worker: (id, outcome, usage or None)
+    PROGRESS = 5  # worker: doubles, three to an output: id, events, instant
+    RECORD = 6  # worker: record
+    PULSE = 7  # worker: (seconds of loop lag, requests in flight, records dropped)
+    KNOCK = 8  # worker: ticket
+    CHARGE = 9  # worker: (id, name of the key, tokens)
+    REFUND = 10  # worker: (name of the key, reserved, used, refused)
+    PERMIT = 11  # brain: (id, backend, instant, work)
+    REJECTION = 12  # brain: (id, reason, retry after, should retry, work)
+    KNOCKED = 13  # brain: (id, None or what a rejection has)
+    CHARGED = 14  # brain: (id, (reason, wait) or None, standings)
+    VIEW = 15  # brain: what workers need to know of the backends
+
+
+class Channel(asyncio.Protocol):
+    """One end of the connection. ``take`` is called with each frame, ``lost`` once at the end."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.Transport | None = None
+        self._unread = bytearray()
+        self.take: Callable[[Kind, memoryview], None] = _nothing
+        self.lost: Callable[[], None] = lambda: None
+
+    # -- asyncio.Protocol --------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream socket
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way it is over
+        """End."""
+        self._transport = None
+        self.lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Cut what came into frames."""
+        unread = self._unread
+        unread += data
+        start, end = 0, len(unread)
+        with memoryview(unread) as view:
+            while end - start >= _HEAD.size:
+                length, kind = _HEAD.unpack_from(unread, start)
+                after = start + _HEAD.size + length
+                if after > end:
+                    break
+                with view[start + _HEAD.size : after] as payload:
+                    self.take(Kind(kind), payload)
+                start = after
+        del unread[:start]
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """Whether what is sent may arrive."""
+        return self._transport is not None
+
+    @property
+    def clogged(self) -> bool:
+        """Whether so much waits to be sent that nothing that can be missed should be."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > MOST_UNSENT
+
+    def send(self, kind: Kind, payload: bytes) -> None:
+        """Send a frame; into the void where the connection is over."""
+        if self._transport is not None:
+            self._transport.write(_HEAD.pack(len(payload), kind) + payload)
+
+    def say(self, kind: Kind, *values: Any) -> None:
+        """Send plain values."""
+        self.send(kind, marshal.dumps(values))
+
+    def close(self) -> None:
+        """End the connection, once what was sent is out."""
+        if self._transport is not None:
+            self._transport.close()
+
+
+def heard(payload: memoryview) -> Any:
+    """The plain values that ``say`` sent."""
+    return marshal.loads(payload)  # noqa: S302 - said by a process of this gateway
+
+
+def _nothing(_kind: Kind, _payload: memoryview) -> None:
+    pass

@@ -1,0 +1,15 @@
+"""How each word that travels between processes is written; both sides read this."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from gateway.brain.codec import Codec
+from gateway.model import Record, Ticket, Usage
+
+TICKETS: Final = Codec(Ticket)
+USAGES: Final = Codec(Usage)
+RECORDS: Final = Codec(Record)
+PROGRESS: Final = Struct("=QId")
+"""An output: the ticket's id in its worker, events, instant. The monotonic clock is one for all processes."""

@@ -1,0 +1,280 @@
+"""Workers ask, the brain decides, and either may be gone at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gateway.admission.controller import AdmissionController
+from gateway.admission.estimator import Estimator
+from gateway.admission.quota import Account, KeyTerms
+from gateway.brain.desk import Desks
+from gateway.brain.remote import RemoteGate
+from gateway.brain.view import View
+from gateway.model import Backend, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
+from gateway.proxy.gate import Gate
+from tests.admission.helpers import CHAT, config, fixed, ticket
+
+Work = Callable[[], None]
+
+
+class Brain:
+    """A gate with desks, as the brain's process has them."""
+
+    def __init__(self, path: Path, *backends: Backend, account: Account | None = None) -> None:
+        self.records: list[Record] = []
+        settings = config()
+        self.estimator = Estimator(settings.estimator)
+        self.controller = AdmissionController(settings, backends, lambda low, _high: low, self.estimator)
+        self.gate = Gate(self.controller)
+        self.account = account
+        self.desks = Desks(path, self.gate, self.estimator, [self], self.view, lambda _name: self.account)
+
+    def observe(self, record: Record) -> None:
+        self.records.append(record)
+
+    def view(self) -> View:
+        return View(self.gate.down, self.gate.routes, (("short", 1000), ("long", None)))
+
+    @property
+    def running(self) -> int:
+        return sum(backend.running for backend in self.gate.state().backends)
+
+    @property
+    def queued(self) -> int:
+        return sum(lane.depth for lane in self.gate.state().lanes)
+
+
+@asynccontextmanager
+async def opened(brain: Brain) -> AsyncIterator[Brain]:
+    await brain.desks.start()
+    try:
+        yield brain
+    finally:
+        brain.desks.stop()
+        brain.gate.close()
+        await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def worker(path: Path) -> AsyncIterator[RemoteGate]:
+    views: list[View] = []
+    gate = RemoteGate(str(path), views.append, lambda: 0.25, lambda: 3, Estimator(config().estimator))
+    await asyncio.wait_for(gate.start(), 5)
+    try:
+        yield gate
+    finally:
+        await gate.stop()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(5):
+        while not holds():  # noqa: ASYNC110 - what is waited for is in another process, but for the test
+            await asyncio.sleep(0.005)
+
+
+async def permit(gate: RemoteGate, asked: Ticket | None = None) -> Permit:
+    verdict = await asyncio.wait_for(gate.enter(asked or ticket()), 5)
+    assert isinstance(verdict, Permit), verdict
+    return verdict
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "brain"
+
+
+async def test_two_workers_share_one_limit_and_one_queue(path: Path) -> None:
+    async with opened(Brain(path, fixed(2))) as brain, worker(path) as one, worker(path) as other:
+        first, second = await permit(one), await permit(other)
+        waiting = asyncio.create_task(other.enter(ticket()))
+        await until(lambda: brain.queued == 1)
+        assert brain.running == 2
+        one.leave(first, Outcome.COMPLETED, Usage(10, 20))
+        third = await asyncio.wait_for(waiting, 5)
+        assert isinstance(third, Permit)
+        for each in (second, third):
+            other.leave(each, Outcome.COMPLETED, None)
+        await until(lambda: not brain.running)
+
+
+async def test_the_verdict_has_the_estimate_of_the_brain(path: Path) -> None:
+    async with opened(Brain(path, fixed(2))) as brain, worker(path) as gate:
+        asked = ticket(prompt=5, output=5)
+        given = await permit(gate, asked)
+        assert given.ticket.work == brain.estimator.estimate(asked.shape, asked.client)
+        assert given.ticket.shape == asked.shape
+        assert gate.lane(given.ticket) == "short"
+        gate.leave(given, Outcome.COMPLETED, None)
+
+
+async def test_outputs_reach_the_law(path: Path) -> None:
+    async with opened(Brain(path, fixed(2))) as brain, worker(path) as gate:
+        given = await permit(gate)
+        assert brain.gate.state().backends[0].unstarted == 1
+        for turn in range(3):
+            given.progress.output(2, brain.gate.now() + turn)
+        await until(lambda: not brain.gate.state().backends[0].unstarted)
+        (books,) = brain.controller._pool.books
+        assert books.window.outputs == 1 + 2 + 2  # what comes with the first token is not counted twice
+        gate.leave(given, Outcome.COMPLETED, None)
+
+
+async def test_outputs_are_told_before_the_end(path: Path) -> None:
+    async with opened(Brain(path, fixed(2))) as brain, worker(path) as gate:
+        given = await permit(gate)
+        given.progress.output(1, brain.gate.now())
+        gate.leave(given, Outcome.COMPLETED, Usage(1, 1))
+        await until(lambda: not brain.running)
+        (books,) = brain.controller._pool.books
+        assert books.window.firsts == 1
+
+
+async def test_who_leaves_the_queue_is_forgotten(path: Path) -> None:
+    async with opened(Brain(path, fixed(1))) as brain, worker(path) as gate:
+        held = await permit(gate)
+        waiting = asyncio.create_task(gate.enter(ticket()))
+        await until(lambda: brain.queued == 1)
+        waiting.cancel()
+        await until(lambda: not brain.queued)
+        gate.leave(held, Outcome.COMPLETED, None)
+        await until(lambda: not brain.running)
+
+
+async def test_a_permit_for_who_left_meanwhile_comes_back(path: Path) -> None:
+    async with opened(Brain(path, fixed(1))) as brain, worker(path) as gate:
+        asking = asyncio.create_task(gate.enter(ticket()))
+        await asyncio.sleep(0)  # the question is on its way
+        asking.cancel()
+        await until(asking.done)
+        await until(lambda: not brain.running and not brain.queued)
+        held = await permit(gate)
+        gate.leave(held, Outcome.COMPLETED, None)
+
+
+async def test_a_refusal_travels_with_its_reason(path: Path) -> None:
+    async with opened(Brain(path, fixed(1))) as brain, worker(path) as gate:
+        brain.gate.drain()
+        verdict = await gate.enter(ticket())
+        assert isinstance(verdict, Rejection)
+        assert verdict.reason is Reason.DRAINING
+        knocked = await gate.knock(ticket())
+        assert knocked is not None
+        assert knocked.reason is Reason.DRAINING
+
+
+async def test_a_knock_that_would_be_let_in(path: Path) -> None:
+    async with opened(Brain(path, fixed(1))), worker(path) as gate:
+        assert await gate.knock(ticket()) is None
+
+
+async def test_a_worker_that_dies_gives_everything_back(path: Path) -> None:
+    async with opened(Brain(path, fixed(1))) as brain, worker(path) as survivor:
+        async with worker(path) as dying:
+            await permit(dying)
+            waiting = asyncio.create_task(dying.enter(ticket()))
+            await until(lambda: brain.queued == 1)
+            mine = asyncio.create_task(survivor.enter(ticket()))
+            await until(lambda: brain.queued == 2)
+        waiting.cancel()
+        given = await asyncio.wait_for(mine, 5)
+        assert isinstance(given, Permit)
+        assert (brain.running, brain.queued) == (1, 0)
+        survivor.leave(given, Outcome.COMPLETED, None)
+        await until(lambda: not brain.running)
+
+
+async def test_without_the_brain_new_work_is_refused_and_what_runs_is_told_to_the_next(path: Path) -> None:
+    async with worker_of_a_dying_brain(path) as (gate, held):
+        verdict = await gate.enter(ticket())
+        assert isinstance(verdict, Rejection)
+        assert verdict.reason is Reason.NO_BACKEND
+        assert (await gate.knock(ticket())) is not None
+        async with opened(Brain(path, fixed(2))) as brain:
+            await until(lambda: brain.running == 1)
+            again = await permit(gate)
+            assert brain.running == 2
+            waiting = asyncio.create_task(gate.enter(ticket()))
+            await until(lambda: brain.queued == 1)
+            gate.leave(held, Outcome.COMPLETED, Usage(1, 1))
+            third = await asyncio.wait_for(waiting, 5)
+            assert isinstance(third, Permit)
+            (books,) = brain.controller._pool.books
+            assert books.window.e2e is None  # when it began nobody here saw: it was not measured
+            for each in (again, third):
+                gate.leave(each, Outcome.COMPLETED, None)
+            await until(lambda: not brain.running)
+
+
+@asynccontextmanager
+async def worker_of_a_dying_brain(path: Path) -> AsyncIterator[tuple[RemoteGate, Permit]]:
+    async with opened(Brain(path, fixed(1))) as brain:
+        gate = RemoteGate(str(path), lambda _view: None, lambda: 0.0, lambda: 0, Estimator(config().estimator))
+        await gate.start()
+        held = await permit(gate, ticket(stream=False))
+        waiting = asyncio.create_task(gate.enter(ticket()))
+        await until(lambda: brain.queued == 1)
+    try:
+        verdict = await asyncio.wait_for(waiting, 5)
+        assert isinstance(verdict, Rejection)  # whoever waited is answered, not left waiting
+        yield gate, held
+    finally:
+        await gate.stop()
+
+
+async def test_what_is_known_of_the_backends_reaches_every_worker(path: Path) -> None:
+    backends = fixed(1, "a", models=("x",)), fixed(1, "b", models=("m",))
+    async with opened(Brain(path, *backends)) as brain, worker(path) as gate:
+        await until(lambda: gate.serving("m") == ("b",))
+        assert gate.serving("other") == gate.serving(None) == ("a", "b")
+        assert not gate.is_down("a")
+        brain.gate.note_health("a", Health.DOWN)
+        await until(lambda: gate.is_down("a"))
+        async with worker(path) as newcomer:
+            await until(lambda: newcomer.is_down("a"))
+
+
+async def test_records_and_pulses_arrive(path: Path) -> None:
+    async with opened(Brain(path, fixed(1))) as brain, worker(path) as gate:
+        gate.observe(Record("id", ticket(), CHAT, "POST", "/", Timeline(1.0), Outcome.COMPLETED, 200))
+        await until(lambda: brain.records)
+        assert brain.records[0].request_id == "id"
+        await until(lambda: brain.desks.pulses[0].in_flight == 3)
+        assert brain.desks.pulses[0].loop_lag == 0.25
+    gate.observe(brain.records[0])
+    assert gate.records_dropped == 1
+
+
+async def test_a_key_has_one_account_for_all_workers(path: Path) -> None:
+    terms = KeyTerms("team", requests_per_minute=100, max_in_flight=1)
+    brain = Brain(path, fixed(4), account=Account(terms))
+    assert brain.account is not None
+    async with opened(brain), worker(path) as one:
+        async with worker(path) as other:
+            shortage, standings = await one.charge(Account(terms), ticket())
+            assert shortage is None
+            assert [(each.what, each.remaining) for each in standings] == [("requests", 99)]
+            shortage, _ = await other.charge(Account(terms), ticket())
+            assert shortage is not None
+            assert shortage.reason is Reason.KEY_IN_FLIGHT
+            one.refund(Account(terms), 200, 200, refused=False)
+            await until(lambda: brain.account is not None and not brain.account.in_flight)
+            assert (await other.charge(Account(terms), ticket()))[0] is None
+        await until(lambda: brain.account is not None and not brain.account.in_flight)  # its worker died
+
+
+async def test_a_word_that_makes_no_sense_ends_the_connection_and_not_the_brain(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(Brain(path, fixed(1))) as brain, worker(path) as gate:
+        held = await permit(gate)
+        gate._give_back(held.ticket.id, Outcome.COMPLETED, None)
+        gate._give_back(held.ticket.id, Outcome.COMPLETED, None)
+        await until(lambda: "cannot be carried out" in caplog.text)
+        await until(lambda: brain.desks.pulses)  # it came again
+        gate.leave(held, Outcome.COMPLETED, None)
+        await until(lambda: not brain.running)
