@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     _top(verbs)
     _limits(verbs)
     _keys(verbs)
+    _simulate(verbs)
     _emulate(verbs)
     _demo(verbs)
     _completion(verbs)
@@ -219,6 +220,58 @@ def _where(verb: argparse.ArgumentParser) -> None:
     _env_file(where)
 
 
+def _simulate(verbs: _Verbs) -> None:
+    verb = verbs.add_parser(
+        "simulate",
+        help="say what these settings would make of a trace, before production sees them",
+        description="Lets the requests of a trace, or of a mix at a rate, arrive at the gateway as its GATEWAY_ "
+        "settings make it, in front of emulated engines and with clients that retry as SDKs do, in simulated time; "
+        "and at the same engines without it.",
+        epilog="docs/simulate.md describes traces, mixes and what is printed.",
+    )
+    what = verb.add_argument_group("what arrives")
+    what.add_argument("trace", nargs="?", metavar="TRACE", help="CSV with arrival_s, prompt_tokens, output_tokens")
+    what.add_argument(
+        "--mix",
+        metavar="NAME[=SHARE]",
+        action="append",
+        default=[],
+        help="draw lengths of this mix; any number of them",
+    )
+    what.add_argument("--rate", metavar="N", type=_positive, help="requests a second of the mix")
+    what.add_argument("--duration", metavar="SECONDS", type=_positive, default=300.0, help="of the mix (default: 300)")
+    what.add_argument("--speed", metavar="TIMES", type=_positive, default=1.0, help="arrivals so many times as fast")
+    engines = verb.add_argument_group("engines")
+    engines.add_argument(
+        "--profile", metavar="NAME", help="as `emulate --list` has them (default: GATEWAY_EMULATOR_PROFILE)"
+    )
+    engines.add_argument(
+        "--constant", metavar="NAME=VALUE", action="append", default=[], help="set one of the profile's constants"
+    )
+    engines.add_argument(
+        "--engines",
+        metavar="N",
+        type=_count,
+        help="so many (default: one for each of GATEWAY_BACKENDS, with its limit)",
+    )
+    clients = verb.add_argument_group("clients")
+    clients.add_argument("--clients", metavar="N", type=_count, default=20, help="distinct ones (default: %(default)s)")
+    clients.add_argument("--streamed", metavar="SHARE", type=_share, default=1.0, help="of the requests (default: all)")
+    clients.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=_positive,
+        default=600.0,
+        help="to the first byte (default: 600, the SDKs')",
+    )
+    clients.add_argument("--retries", metavar="N", type=_number, default=2, help="after the first attempt (default: 2)")
+    how = verb.add_argument_group("how")
+    how.add_argument("--seed", metavar="N", type=_number, default=0, help="of all chance (default: 0)")
+    how.add_argument("--json", action="store_true", help="print everything as JSON")
+    _env_file(how)
+    verb.set_defaults(run=_run_simulate)
+
+
 def _emulate(verbs: _Verbs) -> None:
     verb = verbs.add_parser("emulate", help="run an emulated engine: real HTTP, the timing of a known accelerator")
     verb.add_argument(
@@ -306,6 +359,22 @@ def _positive(text: str) -> float:
     return number
 
 
+def _share(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 <= number <= 1.0:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a share, 0 to 1")
+    return number
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number, 0 or more")
+    return int(text)
+
+
 def _count(text: str) -> int:
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number above 0")
@@ -371,6 +440,12 @@ def _run_limits(arguments: argparse.Namespace) -> int:
     from gateway.app.limits import run_limits
 
     return run_limits(arguments)
+
+
+def _run_simulate(arguments: argparse.Namespace) -> int:
+    from gateway.app.simulate import run_simulate
+
+    return run_simulate(arguments)
 
 
 def _run_emulate(arguments: argparse.Namespace) -> int:

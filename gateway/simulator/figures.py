@@ -76,11 +76,12 @@ def of_calls(calls: Iterable[Call], objectives: Objectives, seconds: float) -> d
         prefix + name: value
         for prefix, group in groups.items()
         if group
-        for name, value in _of_group(group, objectives, seconds).items()
+        for name, value in of_group(group, objectives, seconds).items()
     }
 
 
-def _of_group(calls: Sequence[Call], objectives: Objectives, seconds: float) -> dict[str, float]:
+def of_group(calls: Sequence[Call], objectives: Objectives, seconds: float) -> dict[str, float]:
+    """The figures of these calls, with no prefix."""
     good = [call for call in calls if in_objective(call, objectives)]
     answered = [call for call in calls if call.ending is Ending.ANSWERED]
     streams = [call for call in answered if call.want.stream]

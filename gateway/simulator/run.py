@@ -18,6 +18,8 @@ from gateway.simulator.setup import Hinting, Setup
 from gateway.simulator.world import World
 
 TRACE_EVERY = 0.5
+STEPS = 100  # in which progress is told
+Progress = Callable[[float], object]  # told the share of the run that is over
 
 
 @dataclass(slots=True)
@@ -40,14 +42,22 @@ class Run:
         self.nodes = engines(self.world, setup)
         self._ended: list[Call] = []
 
-    def through(self, front: Front, state: Callable[[float], tuple[BackendState, ...]] | None = None) -> Result:
+    def through(
+        self,
+        front: Front,
+        state: Callable[[float], tuple[BackendState, ...]] | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
         """Let the clients send to ``front`` until the horizon."""
         setup, world = self.setup, self.world
         crowds(world, front, Direct(world, self.nodes), setup, self._ended)
         trace: Trace = []
         if state is not None:
             _every(world, TRACE_EVERY, lambda: trace.append((world.now, state(world.now))))
-        world.run(setup.horizon)
+        for step in range(1, STEPS + 1):
+            world.run(setup.horizon * step / STEPS)
+            if progress is not None:
+                progress(step / STEPS)
         measured = [call for call in self._ended if call.ended_at >= setup.measure_from]
         seconds = setup.horizon - setup.measure_from
         of = figures.of_calls(measured, setup.objectives, seconds)
@@ -66,13 +76,14 @@ def gateway(
     config: AdmissionConfig | None = None,
     make: Make = Gateway,
     inherit: Inherit | None = None,
+    progress: Progress | None = None,
 ) -> Result:
     """The production admission, with its defaults unless given; ``limit`` fixes every backend's.
 
     ``inherit``: told the first controller and the second when a restart is simulated, to hand on what was learned.
     """
     run = Run(setup)
-    backends = [Backend(m.name, f"http://{m.name}", limit=limit or m.limit) for m in setup.fleet]
+    backends = [Backend(m.name, f"http://{m.name}", limit=limit or m.limit, weight=m.weight) for m in setup.fleet]
 
     def fresh() -> Gateway:
         return make(run.world, run.nodes, backends, config or AdmissionConfig(), str(setup.seed))
@@ -88,7 +99,7 @@ def gateway(
     gateways = front.gateways if isinstance(front, Succession) else [first]
     if setup.hints:
         _probe(run, gateways, setup.hints)
-    result = run.through(front, lambda now: front.controller.state(now).backends)
+    result = run.through(front, lambda now: front.controller.state(now).backends, progress)
     inside = [ttft for each in gateways for at, ttft in each.first_tokens if at >= setup.measure_from]
     result.decisions = [decision for each in gateways for decision in each.decisions]
     result.figures |= {
@@ -99,10 +110,10 @@ def gateway(
     return result
 
 
-def direct(setup: Setup) -> Result:
+def direct(setup: Setup, progress: Progress | None = None) -> Result:
     """No gateway at all."""
     run = Run(setup)
-    return run.through(Direct(run.world, run.nodes))
+    return run.through(Direct(run.world, run.nodes), progress=progress)
 
 
 def _every(world: World, seconds: float, action: Callable[[], object]) -> None:

@@ -16,6 +16,8 @@ Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of tim
 class Machine:
     """One engine of the fleet. ``speeds`` are (from second, speed); ``limit`` fixes what the gateway may send to it.
 
+    ``weight``: its share beside other engines.
+
     ``refuses_inside``: where its own queue is full it says so inside a 200, as vLLM does to a burst of streams.
     """
 
@@ -24,6 +26,7 @@ class Machine:
     speeds: Steps = ()
     limit: int | None = None
     refuses_inside: bool = False
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

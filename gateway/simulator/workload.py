@@ -91,7 +91,8 @@ def recorded(
 ) -> Iterator[Arrival]:
     """Arrivals as they were recorded, over again from the start at the end, so much faster that ``rate`` a second come.
 
-    ``first``: the request to begin with. Requests of more than ``at_most`` tokens, prompt and output together, are left out, as an engine would refuse them.
+    ``first``: the request to begin with. Requests of more than ``at_most`` tokens, prompt and output together, are
+    left out, as an engine would refuse them.
     """
     taken = [row for row in _table(RECORDED[workload]) if row.prompt_tokens + row.output_tokens <= at_most]
     count = len(taken)
