@@ -4,6 +4,8 @@ python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios wh
     [--loads 1 2]                             at these loads only
     [--seeds 3]                               so many, instead of five
     [--full]                                  nine seeds, others' laws at every load, every queue: hours
+
+Ctrl-C ends it and prints what is known by then.
 """
 
 # ruff: noqa: T201 - a report on the terminal
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -32,7 +35,7 @@ def main() -> None:
     rows = [row for row in ROWS if _wanted(row.name, given.names)]
     names = [name for name in NAMES if _wanted(name, given.names)]
     started, used = time.monotonic(), os.times()
-    with ProcessPoolExecutor(given.workers) as pool:
+    with ProcessPoolExecutor(given.workers, initializer=_deaf) as pool:
         cells, scenarios = _sweep(pool, rows, tuple(given.loads), names, effort)
     after = os.times()
     for line in everything(cells, scenarios):
@@ -67,12 +70,22 @@ def _sweep(
     }
     scenarios = {name: pool.submit(compare_scenario, name, effort) for name in names}
     pending = [*cells.values(), *scenarios.values()]
-    for done, _ in enumerate(as_completed(pending), 1):
-        _note(f"{done} of {len(pending)} cells", end="\r")
+    try:
+        for done, _ in enumerate(as_completed(pending), 1):
+            _note(f"{done} of {len(pending)} cells", end="\r")
+    except KeyboardInterrupt:
+        pool.shutdown(wait=False, cancel_futures=True)
+    ended = {future for future in pending if future.done() and not future.cancelled()}
+    ordered = [cells[row.name, load] for row in rows for load in loads]
     return (
-        [cells[row.name, load].result() for row in rows for load in loads],
-        [scenarios[name].result() for name in names],
+        [future.result() for future in ordered if future in ended],
+        [future.result() for future in scenarios.values() if future in ended],
     )
+
+
+def _deaf() -> None:
+    """Ctrl-C is for the parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _note(text: str, end: str = "\n") -> None:
