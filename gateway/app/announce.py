@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from gateway.settings import variable
+
 _PATIENCE: Final = 3.0  # seconds that the engines have to name a model
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - replaced, not bound
 
@@ -21,11 +23,12 @@ def reachable(url: str) -> str:
     return parts._replace(netloc=f"{_WILDCARDS[host]}:{parts.port}").geturl() if host in _WILDCARDS else url
 
 
-def curl(url: str, model: str) -> str:
-    """A command that streams a short answer of ``model`` through the gateway at ``url``."""
+def curl(url: str, model: str, *, keys: bool = False) -> str:
+    """A command that streams a short answer of ``model`` through the gateway at ``url``; ``keys`` are asked for."""
     body = {"model": model, "stream": True, "max_tokens": 32, "messages": [{"role": "user", "content": "Hello!"}]}
     target = f"{reachable(url)}/v1/chat/completions"
-    return f"curl -N {target} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    key = ' -H "Authorization: Bearer $KEY"' if keys else ""
+    return f"curl -N {target}{key} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
 
 
 async def first_model(url: str) -> str | None:
@@ -33,25 +36,31 @@ async def first_model(url: str) -> str | None:
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PATIENCE)) as session,
-            session.get(f"{reachable(url)}/v1/models", headers={"X-Request-Id": "gateway-start"}) as response,
+            session.get(
+                f"{reachable(url)}/v1/models", ssl=False, headers={"X-Request-Id": "gateway-start"}
+            ) as response,
         ):
             return str((await response.json(content_type=None))["data"][0]["id"])
     except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
         return None
 
 
-def where(version: str, clients: str, admin: str, engines: Sequence[str]) -> list[str]:
-    """Where the gateway listens and what stands behind it."""
+def where(version: str, clients: str, admin: str, engines: Sequence[str], *, keys: bool = False) -> list[str]:
+    """Where the gateway listens, what stands behind it, and whether ``keys`` are asked for."""
+    open_house = f"none is asked for: whoever reaches the port may use the engines ({variable('api_keys_file')})"
     return [
         f"Inference Gateway {version}",
         f"  clients  {clients}",
         f"  admin    {admin}  (status page; /metrics /readyz /state /limits /report /diagnosis)",
         f"  engines  {', '.join(engines)}",
+        f"  API keys {'are asked for' if keys else open_house}",
     ]
 
 
-def trial(url: str, model: str | None) -> list[str]:
+def trial(url: str, model: str | None, *, keys: bool = False) -> list[str]:
     """How to try it."""
+    if keys:
+        return ["With a key of yours in $KEY and a model in place of MODEL:", curl(url, "MODEL", keys=True)]
     if model is None:
         return ["No engine names its models yet. With a model of yours in place of MODEL:", curl(url, "MODEL")]
     return ["Try it:", curl(url, model)]

@@ -6,7 +6,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -16,12 +16,14 @@ from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
 from gateway.app.configs import config_hash, described, metrics_config, proxy_config
 from gateway.app.exits import StartError
+from gateway.app.reload import Reloader
 from gateway.console.admin import admin_app
 from gateway.console.curve import CurveRoutes
 from gateway.console.diagnosis import DiagnosisRoutes
 from gateway.console.events import EventRoutes
 from gateway.console.limits import LimitsRoutes
 from gateway.console.readiness import ReadinessCheck
+from gateway.console.reload import ReloadRoutes
 from gateway.console.report import ReportRoutes
 from gateway.console.status import StatusRoutes
 from gateway.model import Backend, GatewayState, Observer
@@ -51,7 +53,14 @@ _log = logging.getLogger("gateway")
 class Service:
     """A gateway in front of ``engines``, with its logs, its metrics and its admin port. Made on a running loop."""
 
-    def __init__(self, loaded: Loaded, engines: Sequence[Backend]) -> None:
+    def __init__(
+        self, loaded: Loaded, engines: Sequence[Backend], read: Callable[[], Loaded] | None = None
+    ) -> None:
+        """``read`` reads the settings again; without it they stay as they are.
+
+        Raises:
+            StartError: the machine does not have what the settings ask for.
+        """
         settings = loaded.settings
         self._settings = settings
         self._lag = LoopLag()
@@ -63,7 +72,7 @@ class Service:
         curves, clients = Curves(settings.curve_age), Clients(settings.diagnosis_window)
         sources = Sources(self._state, window, curves, clients, self._lag, canaries.failing)
         self._monitor = Monitor(sources, self._events, settings.diagnosis_window)
-        metrics = Metrics(
+        self._metrics = metrics = Metrics(
             self._state,
             version=__version__,
             config_hash=config_hash(settings),
@@ -93,12 +102,13 @@ class Service:
             CanaryPlan(interval, PROMPTS, canaries.compare) if (interval := settings.canary_interval) else None,
             api_keys(settings),
         )
+        self._reloader = Reloader(loaded, read or (lambda: loaded), self.gateway, self._tell_change)
         token = settings.admin_token
         admin = admin_app(
             state=self._state,
             readiness=ReadinessCheck(self._state),
             registry=metrics.registry,
-            config=described(loaded),
+            config=lambda: described(self._reloader.loaded),
             version=__version__,
             routes=(
                 *ReportRoutes(window).routes(),
@@ -107,6 +117,7 @@ class Service:
                 *CurveRoutes(curves, self._state, time.monotonic).routes(),
                 *DiagnosisRoutes(self._monitor.findings).routes(),
                 *EventRoutes(self._events).routes(),
+                *ReloadRoutes(self._reloader).routes(),
             ),
             token=token.get_secret_value() if token else None,
         )
@@ -131,6 +142,7 @@ class Service:
         self._lag.start()
         self._history.start()
         self._monitor.start()
+        self._reloader.start()
 
     async def _open_admin(self) -> None:
         await self._admin.setup()
@@ -145,6 +157,7 @@ class Service:
     def _tell_change(self, backend: str | None, text: str) -> None:
         _log.info("changed by the operator: %s%s", f"backend {backend}: " if backend else "", text)
         self._events.add(Event("setting_changed", text, backend))
+        self._metrics.configured(config_hash(self._reloader.loaded.settings))
 
     def reopen_log(self) -> None:
         """Write access log and records to new files, after logrotate moved the old ones."""
@@ -153,8 +166,13 @@ class Service:
         if self._record_file:
             self._record_file.reopen()
 
+    async def reload(self) -> None:
+        """Read the settings again."""
+        await self._reloader.reload()
+
     async def stop(self) -> None:
         """Cut what still runs, close everything, write what is left of access log and records. Idempotent."""
+        self._reloader.stop()
         await self.gateway.stop()
         await self._admin.cleanup()
         self._lag.stop()

@@ -11,6 +11,7 @@ from typing import Any
 from gateway.emulator.profiles import PROFILES
 from gateway.proxy.config import ListenerTls, ProbeConfig, ProxyConfig, TlsConfig
 from gateway.settings import Fault, Loaded, Settings, load, shown, variable
+from gateway.settings.checks import cross_faults
 from gateway.settings.faults import nearest
 from gateway.telemetry.definitions import DEFINITIONS, Kind
 from gateway.telemetry.metrics import MetricsConfig
@@ -22,6 +23,11 @@ def load_all(env_file: str | None) -> Loaded:
     bad = frozenset().union(*(fault.fields for fault in loaded.faults))
     found = tuple(fault for fault in _faults(loaded.settings) if not fault.fields & bad)
     return replace(loaded, faults=loaded.faults + found)
+
+
+def faults_of(settings: Settings) -> list[Fault]:
+    """Every contradiction in settings whose single values are right."""
+    return [*cross_faults(settings), *_faults(settings)]
 
 
 def _faults(settings: Settings) -> Iterator[Fault]:

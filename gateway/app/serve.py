@@ -35,7 +35,7 @@ def run_serve(env_file: str | None) -> int:
         return EXIT_CONFIG
     handler = configure(loaded.settings.log_level, loaded.settings.log_format)
     try:
-        return run(_serve(loaded))
+        return run(_serve(loaded, env_file))
     except StartError as error:
         _log.error("%s", error)
         return EXIT_START
@@ -43,7 +43,7 @@ def run_serve(env_file: str | None) -> int:
         handler.close()
 
 
-async def _serve(loaded: Loaded) -> int:
+async def _serve(loaded: Loaded, env_file: str | None) -> int:
     signals = Signals()
     async with contextlib.AsyncExitStack() as stack:
         manager = stack.enter_context(contextlib.closing(ServiceManager()))
@@ -52,10 +52,11 @@ async def _serve(loaded: Loaded) -> int:
             from gateway.app.emulate import embedded_engine  # not needed in front of real engines
 
             engines = (await stack.enter_async_context(embedded_engine(loaded.settings.emulator_profile)),)
-        service = Service(loaded, engines)
+        service = Service(loaded, engines, lambda: load_all(env_file))
         await service.start()
         stack.push_async_callback(service.stop)
-        signals.on_hangup(lambda: _reload(service, manager))
+        reloads: set[asyncio.Task[None]] = set()
+        signals.on_hangup(lambda: reloads.add(asyncio.create_task(_reload(service, manager))))
         gc.collect()
         gc.freeze()  # what stands now stays: the collector need not look at it again
         announcement = asyncio.create_task(_announce(loaded, service))
@@ -66,9 +67,10 @@ async def _serve(loaded: Loaded) -> int:
         return await _leave(service, signals)
 
 
-def _reload(service: Service, manager: ServiceManager) -> None:
+async def _reload(service: Service, manager: ServiceManager) -> None:
     manager.reloading()
     service.reopen_log()
+    await service.reload()
     manager.ready()
 
 
@@ -77,8 +79,10 @@ async def _announce(loaded: Loaded, service: Service) -> None:
     engines = [backend.url for backend in settings.backends] or [
         f"emulated {settings.emulator_profile}: set {variable('backends')} to serve real ones"
     ]
-    _say(settings, where(__version__, service.gateway.url, service.admin_url, engines))
-    _say(settings, trial(service.gateway.url, await first_model(service.gateway.url)))
+    keys = bool(settings.api_keys) or settings.api_keys_file is not None
+    _say(settings, where(__version__, service.gateway.url, service.admin_url, engines, keys=keys))
+    model = None if keys else await first_model(service.gateway.url)
+    _say(settings, trial(service.gateway.url, model, keys=keys))
 
 
 def _say(settings: Settings, lines: Iterable[str]) -> None:

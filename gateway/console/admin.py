@@ -27,7 +27,7 @@ def admin_app(
     state: Callable[[], GatewayState],
     readiness: Callable[[], Readiness],
     registry: CollectorRegistry,
-    config: Mapping[str, Any],
+    config: Callable[[], Mapping[str, Any]],
     version: str,
     routes: Iterable[web.RouteDef] = (),
     token: str | None = None,
@@ -35,8 +35,8 @@ def admin_app(
 ) -> web.Application:
     """Application for the admin listener; its uptime counts from this call.
 
-    ``config`` is shown by /config as it is: mask secrets before. ``routes`` are those of the other files of the
-    console. ``token`` is GATEWAY_ADMIN_TOKEN; empty is none.
+    What ``config`` gives is shown by /config as it is: mask secrets before. ``routes`` are those of the other files
+    of the console. ``token`` is GATEWAY_ADMIN_TOKEN; empty is none.
     """
     began = clock()
     process = process_registry()
@@ -61,7 +61,7 @@ def admin_app(
         return _json({"version": version, "uptime_seconds": round(clock() - began, 3), **state_view(state())})
 
     async def show_config(_: web.Request) -> web.Response:
-        return _json(config)
+        return _json(config())
 
     app = web.Application(middlewares=[_guard(token)])
     own: dict[str, Handler] = {

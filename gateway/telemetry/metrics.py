@@ -114,7 +114,8 @@ class Metrics:
         """
         config = config or MetricsConfig()
         self._state = state
-        self._info = ((names.BUILD_INFO, version), (names.CONFIG_INFO, config_hash))
+        self._version = version
+        self.configured(config_hash)
         self._loop_lag = loop_lag
         self._findings = findings
         self._canary_failures = {} if canary_failures is None else canary_failures
@@ -159,6 +160,10 @@ class Metrics:
     # ----------------------------------------------------------------------------------------------------------
     # Requests
     # ----------------------------------------------------------------------------------------------------------
+
+    def configured(self, config_hash: str) -> None:
+        """Take the short name of the settings that are in effect from now on."""
+        self._info = ((names.BUILD_INFO, self._version), (names.CONFIG_INFO, config_hash))
 
     def observe(self, record: Record) -> None:
         """Take one finished request."""

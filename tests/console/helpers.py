@@ -36,7 +36,7 @@ def build(state: GatewayState | None = None, *, token: str | None = TOKEN, **opt
         "state": lambda: shown,
         "readiness": ReadinessCheck(lambda: shown),
         "registry": metrics(shown).registry,
-        "config": CONFIG,
+        "config": lambda: CONFIG,
         "routes": ReportRoutes(Window(60.0, 1_000_000)).routes(),
         "version": "1.2.3",
     }

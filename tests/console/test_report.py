@@ -216,7 +216,7 @@ async def test_a_report_is_for_this_machine_or_the_token() -> None:
         state=lambda: state,
         readiness=ReadinessCheck(lambda: state),
         registry=CollectorRegistry(),
-        config={},
+        config=dict,
         routes=ReportRoutes(Window(60.0, 1_000)).routes(),
         version="1",
         token="s3cret",
