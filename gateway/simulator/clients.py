@@ -14,6 +14,7 @@ from enum import Enum, unique
 from random import Random
 from typing import Protocol
 
+from gateway.model import Priority
 from gateway.simulator.workload import Want
 from gateway.simulator.world import World
 
@@ -70,10 +71,12 @@ class Call:
         chance: Random,
         ended: Callable[[Call], None],
         label: str = "",
+        priority: Priority = Priority.STANDARD,
     ) -> None:
         self.want = want
         self.habits = habits
         self.label = label
+        self.priority = priority
         self.arrived = world.now
         self.first_output = math.inf
         self.ended_at = math.inf

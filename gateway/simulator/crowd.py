@@ -63,7 +63,8 @@ class Crowd:
 
     def _call(self, want: Want | None = None) -> None:
         want = want or next(self._wants)
-        Call(self._world, self._front, want, self._kind.habits, self._chance, self._end, self._kind.label)
+        kind = self._kind
+        Call(self._world, self._front, want, kind.habits, self._chance, self._end, kind.label, kind.priority)
 
     def _end(self, call: Call) -> None:
         self._ended.append(call)

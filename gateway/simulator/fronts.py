@@ -115,6 +115,7 @@ class Gateway:
             attempt=attempt.number if call.habits.counts else 0,
             read_timeout=call.habits.timeout if call.habits.tells_timeout else None,
             fingerprint=call.want.id + 1,
+            priority=call.priority,
         )
 
     def _take(self, verdict: Verdict) -> None:

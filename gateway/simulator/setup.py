@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.admission.config import AdmissionConfig, LaneConfig
 from gateway.emulator.engine import Profile
+from gateway.model import Priority
 from gateway.simulator.clients import Habits
 from gateway.simulator.workload import Arrival
 
@@ -36,7 +37,8 @@ class Load:
     With a ``trace`` its very requests come, and ``workload`` is not drawn from.
 
     ``think``: seconds before they do. ``clients``: distinct fairness keys. ``streamed``: the share of streams.
-    ``background``: left out when the rest is measured alone. ``around``: straight to the engines, not measured.
+    ``priority``: as its header or its key would say. ``background``: left out when the rest is measured alone.
+    ``around``: straight to the engines, not measured.
     """
 
     workload: str = ""
@@ -47,6 +49,7 @@ class Load:
     think: float = 0.0
     clients: int = 20
     streamed: float = 1.0
+    priority: Priority = Priority.STANDARD
     background: bool = False
     around: bool = False
     habits: Habits = field(default_factory=Habits)

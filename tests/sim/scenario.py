@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.emulator.profiles import PROFILES
+from gateway.model import Priority
 from gateway.simulator.clients import Habits
 from gateway.simulator.setup import Hinting, Load, Machine, Objectives, Restart, Setup, Steps
 
@@ -92,7 +93,8 @@ def _load(table: dict[str, Any]) -> Load:
         table[key] = _steps(table.get(key, ()))
     if unknown := table.keys() - known:
         raise TypeError(f"load: {sorted(unknown)} given, some of {sorted(known)} expected")
-    return Load(**table | {"habits": Habits(**table.get("habits", {}))})
+    priority = Priority[table.get("priority", "standard").upper()]
+    return Load(**table | {"habits": Habits(**table.get("habits", {})), "priority": priority})
 
 
 def _steps(table: Any) -> Steps:
