@@ -226,14 +226,23 @@ def _kv(facts: Facts, backend: BackendFacts) -> Evidence:
 
 
 def _starved(facts: Facts, backend: BackendFacts) -> Evidence:
-    """Short requests wait while a long prompt is read."""
+    """Short requests wait while a long prompt is read, or are refused because those before them wait."""
     met, bearable = backend.beside, facts.short_ttft_objective or 1.0
-    if met is None or met.beside < max(bearable, 3.0 * met.alone):
+    if met is None:
         return []
-    return [
+    waiting = met.beside >= max(bearable, 3.0 * met.alone)
+    if not waiting and met.refused_share < max(0.5, 3.0 * met.refused_alone):
+        return []
+    evidence = [
         f"{met.requests} short requests ({met.share:.0%}) met a prompt of up to {met.prompt} tokens being read.",
         f"Their first token took {_time(met.beside)} in the median, that of the others {_time(met.alone)}.",
     ]
+    if met.refused:
+        share, usual = f"{met.refused_share:.0%}", f"{met.refused_alone:.0%}"
+        evidence.append(
+            f"{met.refused} more ({share} of those that came) were refused meanwhile, {usual} at other times."
+        )
+    return evidence
 
 
 def _stalling(facts: Facts, backend: BackendFacts) -> Evidence:

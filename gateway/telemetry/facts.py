@@ -48,13 +48,19 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Median TTFT in seconds of short requests that were sent while a long prompt was read, and of the others."""
+    """Median TTFT in seconds of short requests that came while a long prompt was read, and of the others.
+
+    The wait in the gateway counts: where nothing starts in an engine, little is sent to it.
+    """
 
     beside: float
     alone: float
     requests: int
     share: float  # of all short requests
     prompt: int  # tokens of the longest
+    refused: int = 0  # short requests that were refused while it was read, because too many were there
+    refused_share: float = 0.0  # of those that came while it was read
+    refused_alone: float = 0.0  # the same share at other times
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +131,7 @@ class Facts:
 
 
 class _Stream(NamedTuple):
+    offered: float  # from then on it waited for whatever was before it, in the gateway or in the engine
     sent: float
     first: float
     last: float
@@ -155,6 +162,8 @@ class FactSheet:
         self._sheets: dict[str, _Sheet] = {}
         self._ttft = {lane.name: lane.ttft_objective for lane in state.lanes if lane.ttft_objective is not None}
         self._judged = self._missed = 0
+        self._turned_away: list[float] = []  # when those of the first lane came that were refused as too many
+        self._short = state.lanes[0].name if state.lanes else None
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -166,7 +175,10 @@ class FactSheet:
         counts["retried"] += entry.retry > 0
         counts["completed"] += entry.outcome is Outcome.COMPLETED
         counts["gone"] += entry.outcome is Outcome.CLIENT_GONE
-        counts["crowded"] += entry.reason in _CROWDED
+        if entry.reason in _CROWDED:
+            counts["crowded"] += 1
+            if entry.lane == self._short and len(self._turned_away) < STREAMS:
+                self._turned_away.append(entry.received)
         if entry.backend is None:
             return
         sheet = self._sheets.setdefault(entry.backend, _Sheet())
@@ -180,7 +192,8 @@ class FactSheet:
     def _add_stream(sheet: _Sheet, entry: Entry, sent: float) -> None:
         stamps, came = entry.stamps, entry.received
         prompt = entry.prompt_tokens or entry.estimated_prompt_tokens
-        stream = _Stream(sent, came + stamps[0] / 1e6, came + stamps[-1] / 1e6, prompt, entry.lane)
+        offered = sent if entry.offered is None else came + entry.offered / 1e6
+        stream = _Stream(offered, sent, came + stamps[0] / 1e6, came + stamps[-1] / 1e6, prompt, entry.lane)
         sheet.streams.append(stream)
         if max(map(sub, stamps[1:], stamps), default=0) >= GAP * 1e6:
             sheet.gaps += [
@@ -263,7 +276,7 @@ class FactSheet:
             ttft=median(times) if times else None,
             ttft_alone=alone[0] if alone is not None and alone[1] <= 0.5 * running else None,
             stalls=_stalls(sheet, 8.0 * (pace or 0.0)),
-            beside=_beside(sheet.streams, self._state.lanes[0].name if self._state.lanes else None),
+            beside=_beside(sheet.streams, self._short, self._turned_away),
             slowdown=curves.slowdown(name, self._now, state.pace_base),
         )
 
@@ -338,16 +351,26 @@ def _stall(group: Sequence[tuple[float, float]], streams: Sequence[_Stream]) -> 
     return [end - start] if everybody and not begun and not read else []
 
 
-def _beside(streams: Sequence[_Stream], short: str | None) -> Beside | None:
+def _beside(streams: Sequence[_Stream], short: str | None, refused: Sequence[float]) -> Beside | None:
     """What long prompts do to short requests; None where too few met."""
     reads = [stream for stream in streams if stream.prompt >= LONG_PROMPT]
     shorts = [stream for stream in streams if stream.lane == short and stream.prompt < LONG_PROMPT]
     beside: list[float] = []
     alone: list[float] = []
     for stream in shorts:
-        met = any(read.sent <= stream.first and stream.sent <= read.first for read in reads)
-        (beside if met else alone).append(stream.first - stream.sent)
-    if len(beside) < _PAIRS or len(alone) < _PAIRS:
+        met = any(read.sent <= stream.first and stream.offered <= read.first for read in reads)
+        (beside if met else alone).append(stream.first - stream.offered)
+    turned = sum(any(read.sent <= came <= read.first for read in reads) for came in refused)
+    if not beside or len(beside) + turned < _PAIRS or len(alone) < _PAIRS:
         return None
-    longest = max(read.prompt for read in reads)
-    return Beside(median(beside), median(alone), len(beside), len(beside) / len(shorts), longest)
+    others = len(refused) - turned
+    return Beside(
+        median(beside),
+        median(alone),
+        len(beside),
+        len(beside) / len(shorts),
+        max(read.prompt for read in reads),
+        turned,
+        turned / (turned + len(beside)),
+        others / (others + len(alone)),
+    )

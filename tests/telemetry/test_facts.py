@@ -34,7 +34,7 @@ def backend(entries: Sequence[Entry] = (), *states: GatewayState) -> BackendFact
 
 def stream(began: float, *outputs: float, **changes: Any) -> Entry:
     """A request sent at once at ``began``, with outputs at these instants."""
-    return entry(began, [round(1e6 * (at - began)) for at in outputs], **{"sent": 0, **changes})
+    return entry(began, [round(1e6 * (at - began)) for at in outputs], **{"offered": 0, "sent": 0, **changes})
 
 
 def steady(began: float, until: float, *, without: tuple[float, float] = (0.0, 0.0), **changes: Any) -> Entry:
@@ -233,6 +233,18 @@ def test_short_requests_beside_a_long_prompt_and_alone() -> None:
     assert found is not None
     assert found == Beside(found.beside, found.alone, 6, 6 / 18, 9000)
     assert (round(found.beside, 3), round(found.alone, 3)) == (3.0, 0.1)
+
+
+def test_the_wait_in_the_gateway_counts_and_so_do_those_that_it_refused() -> None:
+    """Where nothing starts in the engine, little is sent to it."""
+    held = [replace(entry, sent=2_900_000) for entry in shorts(1, 111.0, 3.0)]
+    turned = [replace(each, received=115.0, reason=Reason.DEADLINE, backend=None) for each in shorts(4, 111.0, 3.0)]
+    early = replace(turned[0], received=105.0)
+    long = replace(turned[0], lane="long")
+    found = backend([*held, *shorts(9, 130.0, 0.1), BOOK, *turned, early, long]).beside
+    assert found is not None
+    assert round(found.beside, 3) == 3.0
+    assert (found.requests, found.refused, found.refused_share, found.refused_alone) == (1, 4, 0.8, 0.1)
 
 
 @pytest.mark.parametrize(
