@@ -117,7 +117,8 @@ class Ticket:
     (``x-stainless-retry-count``; 0 is a first attempt). ``read_timeout`` is how long the client said it waits, in
     seconds, None if it did not say. ``fingerprint`` recognises the same call sent again by clients that do not
     count their retries. ``body_bytes`` is what it holds in memory while it waits. ``avoid`` names backends that
-    cannot serve this very request: too small for it, or already found unreachable.
+    cannot serve this very request: too small for it, or already found unreachable. ``weight`` is its client's share
+    of a lane, against that of another client.
     """
 
     id: int
@@ -130,6 +131,7 @@ class Ticket:
     body_bytes: int = 0
     avoid: frozenset[str] = frozenset()
     priority: Priority = Priority.STANDARD
+    weight: float = 1.0
 
     @property
     def reading(self) -> float:

@@ -85,6 +85,7 @@ class Client:
     key: int
     due: float  # the round from which on it may be served
     date: int  # under which it is entered
+    weight: float = 1.0  # its share, against that of another client
     cost: float = 0.0
     entries: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
 
@@ -104,7 +105,7 @@ class Lane:
         # An idle lane keeps no credit, but pays its debt; its clients keep neither.
         self.credit = min(self.credit, 0.0)
         self.cost = 0.0
-        self.active = 0  # clients with a request waiting
+        self.weight = 0.0  # of all clients with a request waiting
         self._round = 0.0
         self._clients: dict[str, Client] = {}
         self._rounds: Calendar[Client] = Calendar()
@@ -122,7 +123,8 @@ class Lane:
         if client is None:
             client = self._newcomer(entry.ticket.client)
         if not client.entries:
-            self.active += 1
+            client.weight = entry.ticket.weight
+            self.weight += client.weight
             self._head = None  # it may be due before the present head
         client.entries[entry.ticket.id] = entry
         client.cost += entry.ticket.work.cost
@@ -158,8 +160,8 @@ class Lane:
         client = self._clients[entry.ticket.client]
         rounds = entry.ticket.work.cost / self._quantum
         start = max(client.due, self._round)
-        client.due = start + rounds
-        self._round += rounds / self.active
+        client.due = start + rounds / client.weight
+        self._round += rounds / self.weight
         self.remove(entry)
         if self.depth:
             self._rounds.discard(client.date, client.key)
@@ -174,7 +176,7 @@ class Lane:
         self.cost -= entry.ticket.work.cost
         self.depth -= 1
         if not client.entries:
-            self.active -= 1
+            self.weight -= client.weight
             client.cost = 0.0
         if entry is self._head:
             self._head = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import floor
 from typing import Final
 
-from gateway.model import Reason, Usage
+from gateway.model import Priority, Reason, Usage
 
 _MINUTE: Final = 60.0
 _ROUNDING: Final = 1e-6  # seconds: who comes back at the very instant that was told is not refused for it
@@ -21,9 +21,14 @@ _SOON: Final = 1.0  # seconds after which a place may be free again: when it wil
 
 @dataclass(frozen=True, slots=True)
 class KeyTerms:
-    """What a key's holder may do; None is no bound, no ``models`` are all models. ``name`` is the operator's."""
+    """What a key's holder may do; None is no bound, no ``models`` are all models. ``name`` is the operator's.
+
+    ``weight`` is the holder's share of a lane, against that of another; no header raises its ``priority``.
+    """
 
     name: str
+    weight: float = 1.0
+    priority: Priority = Priority.STANDARD
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     max_in_flight: int | None = None

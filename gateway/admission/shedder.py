@@ -126,5 +126,5 @@ def _ahead(ticket: Ticket, lane: Lane) -> float:
     if not lane.depth:
         return 0.0
     own = lane.queued_by(ticket.client)
-    clients = lane.active if own else lane.active + 1
-    return min((own + ticket.work.cost) * clients, lane.cost)
+    everybody = lane.weight if own else lane.weight + ticket.weight
+    return min((own + ticket.work.cost) * everybody / ticket.weight, lane.cost)

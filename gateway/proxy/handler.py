@@ -251,6 +251,7 @@ class Handler:
             fingerprint=call.fingerprint(client, body),
             body_bytes=len(body),
             priority=call.priority(self._config),
+            weight=call.weight,
         )
         call.record.ticket = ticket
         call.record.lane = self._gate.lane(ticket)

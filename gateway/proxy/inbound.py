@@ -118,11 +118,22 @@ class Call:
         return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
     def priority(self, config: ProxyConfig) -> Priority:
-        """What the trusted header says; standard where it says nothing that is known, or no header is trusted."""
+        """What the trusted header says, which may lower the priority of an API key and never raise it.
+
+        Standard where neither says anything that is known.
+        """
+        own = Priority.STANDARD if self.account is None else self.account.terms.priority
         if config.priority_header is None:
-            return Priority.STANDARD
-        said = self.request.headers.get(config.priority_header, "").strip().upper()
-        return Priority.__members__.get(said, Priority.STANDARD)
+            return own
+        said = Priority.__members__.get(self.request.headers.get(config.priority_header, "").strip().upper())
+        if said is None:
+            return own
+        return said if self.account is None else max(own, said)
+
+    @property
+    def weight(self) -> float:
+        """Its client's share of a lane."""
+        return 1.0 if self.account is None else self.account.terms.weight
 
     def retries(self) -> Retries:
         """What the SDKs of OpenAI and Anthropic say with every call (``x-stainless-*``)."""

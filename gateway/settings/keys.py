@@ -8,11 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from pydantic import (
     AfterValidator,
+    AllowInfNan,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -52,6 +53,8 @@ class KeySettings(BaseModel):
     keys: Annotated[
         tuple[Annotated[SecretStr, AfterValidator(_printable)], ...], BeforeValidator(_listed), Field(min_length=1)
     ]
+    weight: Annotated[float, AllowInfNan(False), Ge(0.01), Le(100)] = 1.0
+    priority: Literal["critical", "standard", "sheddable"] = "standard"
     requests_per_minute: Annotated[int, Ge(1)] | None = None
     tokens_per_minute: Annotated[int, Ge(1)] | None = None
     max_in_flight: Annotated[int, Ge(1)] | None = None
@@ -81,6 +84,8 @@ def _as_hash(key: SecretStr) -> str:
 KEY_FIELDS: Final = {
     "name": "a name of 1 to 100 characters",
     "keys": "one key or a list of keys: sha256:HEX as `gateway keys hash` prints it, or the key itself",
+    "weight": "a number, 0.01 to 100",
+    "priority": "critical, standard or sheddable",
     "requests_per_minute": "a whole number of at least 1",
     "tokens_per_minute": "a whole number of at least 1",
     "max_in_flight": "a whole number of at least 1",

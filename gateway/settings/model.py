@@ -103,11 +103,13 @@ class _Keys(BaseModel):
     engine. Where one is, a request needs a known key, as `Authorization: Bearer`, `x-api-key` or `api-key`, whatever
     its path and method (only a browser's preflight needs none), and no client's key reaches an engine.
 
-    The short form is a list of keys. The JSON form, which the file has, takes for each holder a `name` (it names the
-    client in metrics and logs) and `keys` (one, or several while one replaces another), and where wanted
-    `requests_per_minute`, `tokens_per_minute` (prompt and output), `max_in_flight` and `models`. The file holds
-    hashes only. `gateway keys new` makes a key and its entry, `gateway keys hash` the hash of a key. A file that
-    changed is read again by itself; where something in it is wrong, the keys before stay.
+    The short form is a list of keys. The JSON form, which the file has, takes for each holder a `name` (it names
+    the client in metrics and logs) and `keys` (one, or several while one replaces another), and where wanted
+    `weight` (its share of a lane against that of another holder, default 1), `priority` (`critical`, `standard` or
+    `sheddable`; a header may lower it and never raises it), `requests_per_minute`, `tokens_per_minute` (prompt and
+    output), `max_in_flight` and `models`. The file holds hashes only. `gateway keys new` makes a key and its entry,
+    `gateway keys hash` the hash of a key. A file that changed is read again by itself; where something in it is
+    wrong, the keys before stay.
     """
 
     api_keys: ApiKeys = Field(

@@ -14,7 +14,7 @@ from gateway.admission.config import (
     ShedConfig,
 )
 from gateway.admission.quota import KeyTerms
-from gateway.model import Backend, BackendTls
+from gateway.model import Backend, BackendTls, Priority
 from gateway.settings.keys import KeySettings, contradictions, read_keys
 from gateway.settings.model import Settings
 
@@ -61,6 +61,8 @@ def api_keys(settings: Settings) -> dict[bytes, KeyTerms] | None:
 def _terms(entry: KeySettings) -> KeyTerms:
     return KeyTerms(
         entry.name,
+        weight=entry.weight,
+        priority=Priority[entry.priority.upper()],
         requests_per_minute=entry.requests_per_minute,
         tokens_per_minute=entry.tokens_per_minute,
         max_in_flight=entry.max_in_flight,

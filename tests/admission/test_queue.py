@@ -66,8 +66,8 @@ class Queue:
         self.queue = LaneQueue(self.config)
         self.cost: Counter[str] = Counter()
 
-    def push(self, cost: int, client: str = "", lane: int = 0) -> Entry:
-        entry = Entry(ticket(0, cost, client=client), lane, 0, 0.0, 0.0, 0.0, retry=False)
+    def push(self, cost: int, client: str = "", lane: int = 0, weight: float = 1.0) -> Entry:
+        entry = Entry(ticket(0, cost, client=client, weight=weight), lane, 0, 0.0, 0.0, 0.0, retry=False)
         self.queue.push(entry)
         return entry
 
@@ -205,6 +205,26 @@ def test_clients_share_a_lane_on_cost_however_much_each_sends() -> None:
     assert queue.cost["hog"] == pytest.approx(queue.cost["large"], rel=0.05)
 
 
+@pytest.mark.parametrize("weight", [0.25, 0.5, 2.0, 3.0, 10.0])
+def test_clients_share_a_lane_by_weight_on_cost(weight: float) -> None:
+    queue = Queue()
+    for _ in range(2000):
+        queue.push(100, "heavy", weight=weight)
+        queue.push(300, "plain")
+    while queue.cost["heavy"] + queue.cost["plain"] < 100_000:
+        queue.pop()
+    assert queue.cost["heavy"] / queue.cost["plain"] == pytest.approx(weight, rel=0.1)
+
+
+def test_a_lane_that_is_empty_again_counts_no_weight() -> None:
+    queue = Queue()
+    for weight in (0.1, 0.2, 0.7, 3.0):
+        queue.push(100, f"{weight}", weight=weight)
+    while isinstance(queue.pop(), Entry):
+        pass
+    assert queue.queue.lanes[0].weight == 0.0
+
+
 def test_a_client_that_had_nothing_waiting_goes_to_the_front_once() -> None:
     queue = Queue()
     hog = [queue.push(300, "hog") for _ in range(20)]
@@ -252,10 +272,10 @@ def test_the_queued_cost_of_a_client_is_known() -> None:
     lane = queue.queue.lanes[0]
     queue.push(100, "x")
     entry = queue.push(50, "x")
-    assert (lane.queued_by("x"), lane.queued_by("nobody"), lane.active) == (150.0, 0.0, 1)
+    assert (lane.queued_by("x"), lane.queued_by("nobody"), lane.weight) == (150.0, 0.0, 1.0)
     queue.queue.remove(entry)
     queue.pop()
-    assert (lane.queued_by("x"), lane.active) == (0.0, 0)
+    assert (lane.queued_by("x"), lane.weight) == (0.0, 0.0)
 
 
 def _waiting(queue: Queue) -> list[Entry]:
@@ -284,5 +304,5 @@ def test_nothing_is_lost_and_nothing_comes_twice(data: st.DataObject) -> None:
         for index, lane in enumerate(queue.queue.lanes):
             mine = [entry for entry in waiting if entry.lane == index]
             assert lane.cost == sum(entry.ticket.work.cost for entry in mine)
-            assert lane.active == len({entry.ticket.client for entry in mine})
+            assert lane.weight == len({entry.ticket.client for entry in mine})
             assert lane.head is None or lane.head in mine

@@ -9,7 +9,7 @@ import logging
 import pytest
 
 from gateway.admission.quota import KeyTerms
-from gateway.model import Backend, Outcome, Reason, WorkEstimate
+from gateway.model import Backend, Outcome, Priority, Reason, WorkEstimate
 from gateway.proxy.keys import Keys
 from tests.proxy.helpers import (
     CHAT,
@@ -413,6 +413,27 @@ async def test_a_key_is_for_its_models_only(backend: StartBackend, target: str, 
         assert len(engine.requests) == (status == 200)
         assert (await house.ask(request("GET", "/v1/models", headers=[bearer()]))).status == 200
         assert (await house.ask(request("GET", "/v1/models/n", headers=[bearer()]))).status == 403
+
+
+@pytest.mark.parametrize(
+    ("own", "header", "said", "priority"),
+    [
+        (Priority.CRITICAL, None, "sheddable", Priority.CRITICAL),
+        (Priority.SHEDDABLE, None, "critical", Priority.SHEDDABLE),
+        (Priority.STANDARD, "x-priority", "critical", Priority.STANDARD),
+        (Priority.STANDARD, "x-priority", "sheddable", Priority.SHEDDABLE),
+        (Priority.CRITICAL, "x-priority", "Standard", Priority.STANDARD),
+        (Priority.CRITICAL, "x-priority", "whatever", Priority.CRITICAL),
+    ],
+)
+async def test_a_header_may_lower_the_priority_of_a_key_and_never_raise_it(
+    backend: StartBackend, own: Priority, header: str | None, said: str, priority: Priority
+) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine, keys=book(priority=own, weight=2.5), priority_header=header) as house:
+        assert (await house.ask(chat(bearer(), ("X-Priority", said)))).status == 200
+        (ticket,) = house.controller.offered
+        assert (ticket.priority, ticket.weight) == (priority, 2.5)
 
 
 def ratelimits(answer: Message, of: str) -> tuple[str | None, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.admission.quota import KeyTerms
+from gateway.model import Priority
 from gateway.settings import load, shown
 from gateway.settings.keys import hashed
 from gateway.settings.plain import api_keys
@@ -50,6 +51,8 @@ def test_everything_that_a_holder_may_do(tmp_path: Path, monkeypatch: pytest.Mon
     entry = {
         "name": "team-a",
         "keys": [hashed(KEY), hashed(OTHER)],
+        "weight": 2.5,
+        "priority": "critical",
         "requests_per_minute": 60,
         "tokens_per_minute": 1000,
         "max_in_flight": 4,
@@ -58,7 +61,7 @@ def test_everything_that_a_holder_may_do(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "keys.json"
     file.write_text(json.dumps([entry]), encoding="utf-8")
     assert faults(monkeypatch, api_keys_file=str(file)) == []
-    terms = KeyTerms("team-a", 60, 1000, 4, frozenset({"m", "n"}))
+    terms = KeyTerms("team-a", 2.5, Priority.CRITICAL, 60, 1000, 4, frozenset({"m", "n"}))
     assert api_keys(load().settings) == {digest(KEY): terms, digest(OTHER): terms}
 
 
@@ -89,6 +92,10 @@ def test_without_a_setting_no_key_is_asked_for_and_an_empty_file_lets_nobody_in(
             "GATEWAY_API_KEYS[0].max_in_flight: got '0', expected a whole number of at least 1",
         ),
         (
+            f'[{{"name": "x", "keys": "{KEY}", "priority": "urgent"}}]',
+            "GATEWAY_API_KEYS[0].priority: got 'urgent', expected critical, standard or sheddable",
+        ),
+        (
             f'[{{"name": "x", "keys": "{KEY}"}}, {{"name": "x", "keys": "{OTHER}"}}]',
             "GATEWAY_API_KEYS: 2 entries are named 'x', expected one with all of its keys",
         ),
@@ -116,7 +123,7 @@ def test_a_short_key_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
         (KEY, "expected a JSON list of objects with name and keys"),
         (f'[{{"name": "x", "keys": "{KEY}"', "the JSON breaks at character"),
         (f'[{{"name": "x", "kees": "{KEY}"}}]', "entry 0.keys is wrong, expected one key"),
-        (f'["{KEY}"]', "entry 0 is wrong, expected an object with name, keys and any of requests_per_minute"),
+        (f'["{KEY}"]', "entry 0 is wrong, expected an object with name, keys and any of weight"),
         (
             f'[{{"name": "x", "keys": "{hashed(KEY)}"}}, {{"name": "x", "keys": "{hashed(OTHER)}"}}]',
             "2 entries are named 'x'",
