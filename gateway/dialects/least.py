@@ -15,6 +15,8 @@ from gateway.dialects.request import parse
 
 _LONGEST: Final = 256  # bytes; the longest token in the vocabularies of Qwen and DeepSeek has 128, all one sign
 
+_MARKS: Final = bytes(ord(" " if byte in b" \t\n\r\v\f" else "x") for byte in range(256))
+
 
 def least_tokens(body: bytes) -> int:
     """Of a chat, message, response or completion; of several prompts those of the longest. 0 where nothing is sure."""
@@ -50,5 +52,7 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 def _words(text: str) -> int:
-    words = text.encode(errors="replace").split()
-    return max(len(words), sum(map(len, words)) // _LONGEST)
+    """Runs without white space, counted without a copy of each: a prompt may be as long as a body."""
+    data = text.encode(errors="replace")
+    marked = data.translate(_MARKS)
+    return max(marked.count(b" x") + marked.startswith(b"x"), marked.count(b"x") // _LONGEST)

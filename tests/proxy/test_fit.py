@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from gateway.dialects.engines import ENGINES
 from gateway.dialects.least import least_tokens
 from gateway.dialects.registry import standard
+from gateway.dialects.request import parse as json_parse
 from gateway.model import Backend, Outcome, Ticket, WorkEstimate
 from gateway.proxy.config import ProbeConfig
 from gateway.proxy.fit import Fit
@@ -212,6 +215,22 @@ def test_no_real_vocabulary_has_fewer_tokens_than_a_prompt_is_refused_by(text: s
 def test_one_sign_over_and_over(sign: str, count: int) -> None:
     _, body = chat(sign * count)
     assert least_tokens(body) <= min(len(tokenizer.encode(sign * count)) for tokenizer in VOCABULARIES)
+
+
+def peak(work: Callable[[bytes], object], body: bytes) -> int:
+    """Bytes of memory that it takes at most."""
+    tracemalloc.start()
+    try:
+        work(body)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_counting_takes_no_more_memory_than_reading_the_body() -> None:
+    _, body = chat("a " * 1_000_000)
+    assert least_tokens(body) == 1_000_000
+    assert peak(least_tokens, body) <= 1.1 * peak(json_parse, body)
 
 
 def test_most_of_a_text_that_is_far_too_long_is_counted() -> None:
