@@ -47,11 +47,12 @@ chaos: $(VENV)/.dev ## Faults of every kind at once, thousands of requests, and 
 bench-control: $(VENV)/.dev ## The limit found by itself against the best one set by hand, on every engine and mix (FULL=1: hours)
 	@$(BIN)/python -m tests.bench.control $(if $(FULL),--full)
 
-check: $(VENV)/.dev ## Lint, format, types, layering, documents
+check: $(VENV)/.dev ## Lint, format, types, layering, dependencies' known vulnerabilities, documents
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.audit
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: $(VENV)/.dev ## Format and apply safe fixes
