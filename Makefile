@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test chaos test-clients test-vllm test-image check format config manifests lock docs clean
+.PHONY: help run demo test bench bench-control chaos test-clients test-vllm test-image check format config manifests lock docs clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,9 @@ test-image: $(VENV)/.dev ## The container image, built on Debian's Python and ru
 
 chaos: $(VENV)/.dev ## Faults of every kind at once, thousands of requests, and an oracle (SEEDS=20)
 	$(BIN)/python -m tests.chaos.storm --seeds $(or $(SEEDS),20)
+
+bench: $(VENV)/.dev ## The gateway against nginx, HAProxy, Envoy and two Rust routers, in turn (ARGS='--targets gateway,envoy --tests whole')
+	@$(BIN)/python -m tests.bench.peers $(ARGS)
 
 bench-control: $(VENV)/.dev ## The limit found by itself against the best one set by hand, on every engine and mix (FULL=1: hours)
 	@$(BIN)/python -m tests.bench.control $(if $(FULL),--full)
