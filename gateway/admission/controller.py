@@ -14,6 +14,7 @@ from gateway.admission.backlog import Backlog, Group
 from gateway.admission.balancer import Balancer, Hold
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.estimator import Estimator
+from gateway.admission.memory import Memory
 from gateway.admission.pool import Books, Pool
 from gateway.admission.queue import Entry
 from gateway.admission.session import Session
@@ -106,6 +107,21 @@ class AdmissionController:
             self._estimator.learn(permit.ticket.shape, usage, permit.ticket.client)
         return self._reopen(now)
 
+    def adopt(self, ticket: Ticket, backend: str, now: float) -> Permit:
+        """Take a request that runs already into the books.
+
+        It has a place, and is not measured: when it began, and beside what, nobody here saw.
+
+        Raises:
+            KeyError: there is no such backend.
+        """
+        self._permits += 1
+        books = self._pool.by_name[backend]
+        running = Session(self._permits, ticket, books.window, now)
+        self._pool.enter(books, running, now)
+        self._stay_awake(now)
+        return Permit(self._permits, ticket, backend, now, running)
+
     def note_health(self, backend: str, health: Health, now: float) -> list[Verdict]:
         """Take the prober's finding."""
         self._pool.note_health(backend, health)
@@ -125,6 +141,11 @@ class AdmissionController:
     def serving(self, model: str | None) -> tuple[str, ...]:
         """Names of the backends that requests for ``model`` may go to."""
         return tuple(books.name for books in self._pool.serving(model, frozenset()))
+
+    @property
+    def routes(self) -> dict[str | None, tuple[str, ...]]:
+        """Model -> names of the backends that serve it; under None those for models that nobody lists."""
+        return self._pool.routes
 
     def drain(self, now: float) -> list[Verdict]:
         """Refuse what arrives from now on; what is queued or running goes on."""
@@ -187,6 +208,20 @@ class AdmissionController:
     def inflight(self, backend: str) -> int:
         """Requests that run on a backend."""
         return self._pool.by_name[backend].window.inflight
+
+    def remember(self) -> Memory:
+        """What was learned so far, to be known again after a restart."""
+        prompts, outputs = ((), ()) if self._estimator is None else self._estimator.remember()
+        return Memory(tuple(books.remember() for books in self._pool.books), prompts, outputs)
+
+    def recall(self, memory: Memory) -> tuple[str, ...]:
+        """Go on from what an earlier gateway learned; names of the backends of which it knew something."""
+        known = memory.of((books.name, books.backend.url) for books in self._pool.books)
+        for backend in known:
+            self._pool.by_name[backend.name].recall(backend)
+        if self._estimator is not None:
+            self._estimator.recall(memory.prompts, memory.outputs)
+        return tuple(backend.name for backend in known)
 
     def tick(self, now: float) -> list[Verdict]:
         """Do what is due by ``now``: expire, sample, decide."""

@@ -15,13 +15,14 @@ A cap is no bound where outputs under caps of its size were longer than any of t
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import exp, log
 from typing import Final, Generic, TypeVar
 
 from gateway.admission.config import EstimatorConfig
+from gateway.admission.memory import OutputMemory, PromptMemory
 from gateway.model import ModelState, Shape, Usage, WorkEstimate
 
 _TOKENS_MAX: Final = 100_000_000  # no request is predicted or believed to have more
@@ -38,6 +39,7 @@ _RATE_SURE: Final = 0.25  # how fast that is reached: step 1 / (1 + 0.25 n)
 _TEMPLATE_MAX: Final = 4_096.0  # tokens; some templates carry a system prompt of their own
 _TEMPLATE_STEP: Final = 0.1
 
+_REMEMBERED: Final = 1_024  # means that are worth keeping over a restart
 _MEAN_STEP: Final = 0.1
 _SEEN_BY_CLIENT: Final = 5  # outputs before a client's own mean is trusted
 _SEEN: Final = 3  # the same for any other but the model's
@@ -77,6 +79,30 @@ class Estimator:
     def learned(self, most: int) -> tuple[ModelState, ...]:
         """What is known of the models asked for last, of so many at most."""
         return tuple(self._told(name, generates, model) for (name, generates), model in self._prompts.latest(most))
+
+    def remember(self) -> tuple[tuple[PromptMemory, ...], tuple[OutputMemory, ...]]:
+        """What was learned of models, the latest first; of single clients nothing."""
+        prompts = tuple(
+            PromptMemory(model, generates, tuple(learned.rates), learned.template, learned.seen)
+            for (model, generates), learned in self._prompts.latest(_MODELS_MAX)
+        )
+        outputs = (
+            OutputMemory(model, prompt, cap, mean.count, mean.value)
+            for (model, prompt, cap, client), mean in self._outputs.latest(_MEANS_MAX)
+            if not client
+        )
+        return prompts, tuple(islice(outputs, _REMEMBERED))
+
+    def recall(self, prompts: Sequence[PromptMemory], outputs: Sequence[OutputMemory]) -> None:
+        """Go on from what an earlier gateway learned."""
+        for known in reversed(prompts):
+            if len(known.rates) == len(_WEIGHTS):
+                model = self._prompts.obtain((known.model, known.generates))
+                model.rates = [min(max(rate, _RATE_MIN), _RATE_MAX) for rate in known.rates]
+                model.template, model.seen = min(known.template, _TEMPLATE_MAX), known.seen
+        for output in reversed(outputs):
+            mean = self._outputs.obtain((output.model, output.prompt_bits, output.cap_bits, ""))
+            mean.count, mean.value = output.count, output.tokens
 
     def _told(self, name: str, generates: bool, model: _PromptModel) -> ModelState:
         rates = dict(zip(_SORTS, model.rates, strict=True))

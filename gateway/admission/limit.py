@@ -135,6 +135,7 @@ class AdaptiveLimit:
         self._settling = False  # a cut is draining
         self._known = inf  # beyond this the engine was seen to queue or to refuse
         self._probe = PROBE  # the next step beyond it
+        self._recalled = 0.0  # until it is reached again: what an earlier gateway found
         self._stale = 0  # windows at the floor with the pace still over
         self._whole = False  # the pace is that of answers in one piece
         self._guard = TokenGuard(config.token_limit)
@@ -147,6 +148,21 @@ class AdaptiveLimit:
     def retune(self, config: LimitConfig) -> None:
         """Go on from here with other settings."""
         self._config = config
+
+    @property
+    def learned_tokens(self) -> float | None:
+        """The token bound as it was learned from what was seen; None where nothing was."""
+        return self._guard.learned
+
+    def recall(self, value: float, tokens: float | None) -> None:
+        """Go on where an earlier gateway left off; a limit that had not grown yet grows from the start."""
+        if value > self.value:
+            self.value = min(value, float(self._config.maximum))
+            self._slow = False
+            self._recalled = self.value
+        if tokens is not None:
+            self._guard.recall(tokens)
+            self.tokens = self._guard.value
 
     def learn_capacity(self, kv_tokens: int) -> None:
         """Bound the predicted tokens by nine tenths of the engine's KV cache."""
@@ -332,7 +348,13 @@ class AdaptiveLimit:
         self._set(max(self.value, min(self.value * step, most)), ("up", "slow_start"))
 
     def _step(self, reading: Reading) -> float:
-        """A quarter of the way to where the pace is predicted to reach its target, within 2 to 20 %."""
+        """A quarter of the way to where the pace is predicted to reach its target, within 2 to 20 %.
+
+        Half of the way, up to 50 %, back to what an earlier gateway found: its last requests were in the engine still.
+        """
+        if self.value < self._recalled:
+            return min(max(1.0, self.value * min(max(reading.room**0.5 - 1.0, 0.05), 0.5)), self._recalled - self.value)
+        self._recalled = 0.0
         share = 0.02 if reading.over >= NEAR else min(max(reading.room**0.25 - 1.0, 0.05), 0.2)
         step = max(1.0, self.value * share)
         if self.value + step > self._known:

@@ -11,9 +11,12 @@ class LowBase:
     Fewer than 5 samples tell nothing; fewer than 30 give their P10; each full batch of 30 gives its P10 and may raise
     the value by at most a tenth, or lower it at once. P10 and not the mean: a cold start has other prompts' prefill in
     its samples. P10 and not the minimum: one freak sample must not stand for the engine.
+
+    Samples that are doubted (others load the engine too) are better than none, and never more than that: where a sound
+    value is known they are left out, and the first sound ones take the place of all of them.
     """
 
-    __slots__ = ("_batch", "_value")
+    __slots__ = ("_batch", "_before", "_value", "doubtful")
 
     FEW: Final = 5
     BATCH: Final = 30
@@ -22,9 +25,21 @@ class LowBase:
     def __init__(self) -> None:
         self._batch: list[float] = []
         self._value: float | None = None
+        self._before: float | None = None  # what holds until there are enough samples
+        self.doubtful = False
 
-    def add(self, sample: float) -> None:
+    def recall(self, value: float) -> None:
+        """Go on from a value that was learned before."""
+        self._batch.clear()
+        self._value, self.doubtful = value, False
+
+    def add(self, sample: float, *, doubtful: bool = False) -> None:
         """Take one sample in seconds per token."""
+        if doubtful is not self.doubtful:
+            if doubtful and self.value is not None:
+                return
+            self._before, self._value, self.doubtful = self.value, None, doubtful
+            self._batch.clear()
         batch = self._batch
         batch.append(sample)
         if len(batch) >= self.BATCH:
@@ -38,8 +53,8 @@ class LowBase:
     @property
     def value(self) -> float | None:
         """Seconds per token, None before there are enough samples."""
-        if self._value is None and len(self._batch) >= self.FEW:
-            return self._low()
+        if self._value is None:
+            return self._low() if len(self._batch) >= self.FEW else self._before
         return self._value
 
 

@@ -15,9 +15,10 @@ from typing import Final
 from gateway.admission.breaker import LIVES, SIGNALS, Breaker, Signal
 from gateway.admission.config import AdmissionConfig, LimitConfig
 from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
+from gateway.admission.memory import BackendMemory, place
 from gateway.admission.session import Session
 from gateway.admission.tuning import BackendTuning
-from gateway.admission.window import Running, Window
+from gateway.admission.window import LOW_CONCURRENCY, Running, Window
 from gateway.model import Backend, BackendState, Health, Hints, Outcome, Usage
 
 HINTS_LAPSE: Final = 10.0  # seconds; vLLM's gauges are 3 to 6 s old under load
@@ -55,6 +56,7 @@ class Books:
         self._silent = 0.0  # seconds for which it had owed and said nothing, when it last owed nothing more
         self._hints = Hints()
         self._hinted_at = -inf
+        self._most = self._most_before = 0  # in flight at once since the gauges were last heard, and before that
         self.retune(config.limit, BackendTuning(backend.limit))
 
     def retune(self, config: LimitConfig, tuning: BackendTuning) -> None:
@@ -164,18 +166,48 @@ class Books:
             self.limit.learn_capacity(hints.kv_capacity_tokens)
         self._hints = hints
         self._hinted_at = now
+        ours = max(self._most, self._most_before)  # the gauges are seconds old
+        self._most, self._most_before = self.window.inflight, self._most
+        self.window.crowded = (hints.running or 0.0) > ours + LOW_CONCURRENCY
 
     def tick(self, now: float) -> None:
         """Take the samples of every 100 ms, decide where due, notice silence."""
         window = self.window
         window.tick()
+        self._most = max(self._most, window.inflight)
         fresh = now - self._hinted_at <= HINTS_LAPSE
+        if not fresh:
+            window.crowded = False
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
         self._kept = now - self._critical_at < CRITICAL_LAPSE
         self._set_caps()
         if self.owing and not self.breaker.open and self._quiet(now) > self._silence and self._hangs(now):
             self.breaker.trip(now)
             self._judge()
+
+    def remember(self) -> BackendMemory:
+        """What was learned of it, and can be relied on."""
+        window, law = self.window, self._law
+        bases = (window.base_stream, window.base_whole, window.base_ttft)
+        stream, whole, ttft = (None if base.doubtful else base.value for base in bases)
+        served = (window.served.seconds, window.served.tokens)
+        return BackendMemory(
+            self.name, place(self.backend.url), law.value, law.learned_tokens, stream, whole, ttft, served
+        )
+
+    def recall(self, memory: BackendMemory) -> None:
+        """Go on from what an earlier gateway learned."""
+        window = self.window
+        self._law.recall(memory.limit, memory.token_limit)
+        for base, value in (
+            (window.base_stream, memory.base_stream),
+            (window.base_whole, memory.base_whole),
+            (window.base_ttft, memory.base_ttft),
+        ):
+            if value is not None:
+                base.recall(value)
+        window.served.seconds, window.served.tokens = memory.served
+        self._set_caps()
 
     @property
     def owing(self) -> int:
@@ -303,6 +335,12 @@ class Pool:
     def sets(self) -> list[tuple[Books, ...]]:
         """Every set of backends that serves some model."""
         return [self._unlisted, *self._listed.values()]
+
+    @property
+    def routes(self) -> dict[str | None, tuple[str, ...]]:
+        """Model -> names of the backends that serve it; under None those for models that nobody lists."""
+        sets = [(None, self._unlisted), *self._listed.items()]
+        return {model: tuple(books.name for books in serving) for model, serving in sets}
 
     def serving(self, model: str | None, avoid: frozenset[str]) -> tuple[Books, ...]:
         """The backends that may serve ``model``, in the order of their configuration.

@@ -33,6 +33,16 @@ class TokenGuard:
         """Predicted tokens that may be in flight."""
         return min(self._seen, self._hinted)
 
+    @property
+    def learned(self) -> float | None:
+        """What was learned from what was seen; None where nothing was."""
+        return None if self._fixed or self._seen == inf else self._seen
+
+    def recall(self, learned: float) -> None:
+        """Go on from what was learned before."""
+        if not self._fixed:
+            self._seen = self._bad = max(self.FLOOR, learned)
+
     def learn_capacity(self, kv_tokens: int) -> None:
         """The engine's KV cache in tokens."""
         if not self._fixed and kv_tokens > 0:

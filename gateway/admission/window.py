@@ -45,7 +45,7 @@ class Window:
     """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
 
     __slots__ = (
-        "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "cut_at", "drops",
+        "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
         "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "preemptions", "reading", "running",
         "served", "stalls", "standing", "starting", "starts", "stream_answers", "stream_seconds", "stream_tokens",
@@ -67,6 +67,7 @@ class Window:
         self.narrow = False  # fewer may be in flight than the limit says, for what has no first token
         self.objective = inf  # the tightest TTFT objective of what was sent, seconds
         self.others_at = -inf  # when a request of another than the last lane was last sent here
+        self.crowded = False  # its engine says that it runs others' requests as well: the unloaded pace cannot be seen
         # Sums for ever; a window is the difference to its mark.
         self.stream_seconds = 0.0
         self.stream_tokens = 0
@@ -177,7 +178,7 @@ class Window:
             return
         tokens = running.pace_tokens(reported)
         if running.low and self.inflight <= LOW_CONCURRENCY:
-            self.base_whole.add(seconds / tokens)
+            self.base_whole.add(seconds / tokens, doubtful=self.crowded)
         if running.sent >= self.cut_at:
             self.whole_seconds += seconds
             self.whole_tokens += tokens
@@ -334,7 +335,7 @@ class Streaming(Running):
             self._burst += events if self._burst else 0
             return
         if self._burst:
-            self.window.base_stream.add(gap * self._choices / self._burst)
+            self.window.base_stream.add(gap * self._choices / self._burst, doubtful=self.window.crowded)
         self._burst = events
 
     def _first_token(self, now: float) -> None:
@@ -348,7 +349,7 @@ class Streaming(Running):
             window.long -= self._long
         self._seen = window.stream_tokens
         if self.low and not self._reading and window.inflight <= LOW_CONCURRENCY:
-            window.base_ttft.add(now - self.sent)
+            window.base_ttft.add(now - self.sent, doubtful=window.crowded)
         if self._objective is not None and self.sent > window.cut_at:
             window.ttft.append((now, (now - self.sent) / self._objective))
 

@@ -17,6 +17,7 @@ from gateway.admission.estimator import Estimator
 from gateway.app.configs import config_hash, described, metrics_config, proxy_config
 from gateway.app.exits import StartError
 from gateway.app.reload import Reloader
+from gateway.app.state_file import StateFile
 from gateway.console.admin import admin_app
 from gateway.console.curve import CurveRoutes
 from gateway.console.diagnosis import DiagnosisRoutes
@@ -53,9 +54,7 @@ _log = logging.getLogger("gateway")
 class Service:
     """A gateway in front of ``engines``, with its logs, its metrics and its admin port. Made on a running loop."""
 
-    def __init__(
-        self, loaded: Loaded, engines: Sequence[Backend], read: Callable[[], Loaded] | None = None
-    ) -> None:
+    def __init__(self, loaded: Loaded, engines: Sequence[Backend], read: Callable[[], Loaded] | None = None) -> None:
         """``read`` reads the settings again; without it they stay as they are.
 
         Raises:
@@ -93,10 +92,12 @@ class Service:
             observers.append(self._otel)
         admission = admission_config(settings)
         estimator = Estimator(admission.estimator)  # admission teaches it what the proxy asks it
+        controller = AdmissionController(admission, engines, random.uniform, estimator, curves)
+        self._state_file = StateFile(path, controller) if (path := settings.state_file) else None
         self.gateway = Gateway(
             proxy_config(settings),
             engines,
-            AdmissionController(admission, engines, random.uniform, estimator, curves),
+            controller,
             estimator,
             observers,
             CanaryPlan(interval, PROMPTS, canaries.compare) if (interval := settings.canary_interval) else None,
@@ -133,6 +134,8 @@ class Service:
             StartError: an address cannot be listened on.
         """
         settings = self._settings
+        if self._state_file:
+            self._state_file.load()
         try:
             await _listen(self._open_admin(), settings, "admin_")
             await _listen(self.gateway.start(), settings, "")
@@ -142,6 +145,8 @@ class Service:
         self._lag.start()
         self._history.start()
         self._monitor.start()
+        if self._state_file:
+            self._state_file.start()
         self._reloader.start()
 
     async def _open_admin(self) -> None:
@@ -173,6 +178,8 @@ class Service:
     async def stop(self) -> None:
         """Cut what still runs, close everything, write what is left of access log and records. Idempotent."""
         self._reloader.stop()
+        if self._state_file:
+            await self._state_file.stop()
         await self.gateway.stop()
         await self._admin.cleanup()
         self._lag.stop()

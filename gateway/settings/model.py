@@ -440,6 +440,13 @@ class _Report(BaseModel):
         "them out of the answer. Off, because the body then differs from what the client sent, and an engine that "
         "knows no `stream_options` refuses it; vLLM, SGLang and llama.cpp know it.",
     )
+    state_file: Text | None = Field(
+        default=None,
+        description="File that keeps what was learned (limits and unloaded pace of each engine, tokens and output "
+        "lengths of each model) over a restart. Written every 30 s and at the end, read at the start; one that cannot "
+        "be used is told of in the log. Unset: everything is learned again.",
+        examples=["/var/lib/gateway/state.json"],
+    )
     records_file: Text | None = Field(
         default=None,
         description="File that gets a line of JSON for each finished request, for reports later and for replays.",
