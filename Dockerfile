@@ -10,16 +10,20 @@ ARG BASE=python:3.13.9-slim-trixie
 # hadolint ignore=DL3006 # the tag is in the argument
 FROM ${BASE} AS build
 WORKDIR /src
-RUN python -m venv /opt/gateway
+RUN python -m venv /opt/build \
+ && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile uv==0.13.9
+ENV PATH=/opt/build/bin:$PATH \
+    VIRTUAL_ENV=/opt/gateway \
+    UV_LINK_MODE=copy
 # The locked versions first: this layer is built anew only when one of them changes.
 COPY deploy/docker/requirements.txt ./
-RUN /opt/gateway/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile -r requirements.txt
+RUN uv venv --quiet /opt/gateway \
+ && uv pip install --quiet --no-cache --compile-bytecode --no-deps --require-hashes -r requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway ./gateway
-RUN /opt/gateway/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile --no-deps . \
- && /opt/gateway/bin/pip check \
- && /opt/gateway/bin/python -m compileall -q /opt/gateway/lib \
- && /opt/gateway/bin/python -m pip uninstall --yes pip
+RUN uv pip install --quiet --no-cache --compile-bytecode --no-deps . \
+ && uv pip check --quiet \
+ && rm -f /opt/gateway/.lock  # uv's own, which anybody may write
 
 # hadolint ignore=DL3006 # as above
 FROM ${BASE}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import sys
 import tomllib
@@ -73,15 +74,19 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def test_its_steps_give_a_gateway_that_serves_and_is_healthy(stages: Path, tmp_path: Path) -> None:
     work = stages / "src"
     work.mkdir()
-    outside = {name: value for name, value in os.environ.items() if not name.startswith(("GATEWAY_", "PYTHON"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GATEWAY_", "PYTHON"))}
     for word, text in instructions(DOCKERFILE, stage=1):
+        here = text.replace("/opt/", f"{stages}/opt/")
         if word == "COPY":
             *sources, target = text.split()
             for source in sources:
                 _copy(ROOT / source, work / target, source)
+        elif word == "ENV":
+            environment |= {name: value.replace("$PATH", environment["PATH"]) for name, _, value in _pairs(here)}
         elif word == "RUN":
-            step = text.replace("/opt/", f"{stages}/opt/").replace("python -m venv", f"{sys.executable} -m venv")
-            ran("/bin/sh", "-ec", step.replace("--no-cache-dir ", ""), cwd=work, environment=outside, timeout=150)
+            step = here.replace("python -m venv", f"{sys.executable} -m venv").replace("--no-cache-dir ", "")
+            step = step.replace("uv venv", f"uv venv --python {sys.executable}").replace("--no-cache ", "")
+            ran("/bin/sh", "-ec", step, cwd=work, environment=environment, timeout=150)
     python = stages / "opt/gateway/bin/python"
     packages = ran(python, "-c", "import importlib.metadata as m; print(*(d.name for d in m.distributions()))").split()
     assert "inference-gateway" in packages
@@ -98,11 +103,15 @@ def test_its_steps_give_a_gateway_that_serves_and_is_healthy(stages: Path, tmp_p
         running.wait_until_ready(admin, "/readyz")
         check = health(final["HEALTHCHECK"])
         assert check[0] == "python"
-        ran(python, *check[1:], environment=outside | settings)
+        ran(python, *check[1:], environment=environment | settings)
     finally:
         assert running.stop() == 0
     with pytest.raises(AssertionError, match="exits with"):
-        ran(python, *check[1:], environment=outside | settings)
+        ran(python, *check[1:], environment=environment | settings)
+
+
+def _pairs(text: str) -> list[tuple[str, str, str]]:
+    return [pair.partition("=") for pair in shlex.split(text)]
 
 
 def _copy(source: Path, target: Path, name: str) -> None:

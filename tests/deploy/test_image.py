@@ -52,10 +52,12 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     build("add", "-q", base, root, "/")
     build("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", base)
     build("commit", "-q", base, "localhost/base")
-    # What this machine trusts, so that pip reaches a mirror with a certificate of its own.
-    settings = folder / "pip.conf"
-    settings.write_text(f"[global]\ncert = {_CERTIFICATES}/ca-certificates.crt\n")
-    mounts = ("-v", f"{_CERTIFICATES}:{_CERTIFICATES}:ro", "-v", f"{settings}:/etc/pip.conf:ro")
+    # What this machine trusts, so that pip and uv reach a mirror with a certificate of its own.
+    (folder / "pip.conf").write_text(f"[global]\ncert = {_CERTIFICATES}/ca-certificates.crt\n")
+    (folder / "uv.toml").write_text("native-tls = true\n")
+    mounted = (_CERTIFICATES, folder / "pip.conf", folder / "uv.toml")
+    places = (_CERTIFICATES, "/etc/pip.conf", "/etc/uv/uv.toml")
+    mounts = [f"--volume={source}:{place}:ro" for source, place in zip(mounted, places, strict=True)]
     build("bud", "--format", "docker", "-q", *mounts, "--build-arg", "BASE=localhost/base", "-t", "gateway", ROOT)
     yield build
     shutil.rmtree(folder)
@@ -80,6 +82,6 @@ def test_it_serves_and_drains(builder: Builder, container: str) -> None:
     for name, value in ports.items():
         builder("config", "--env", f"GATEWAY_{name}={value}", container)
     check = shlex.join(health(dict(instructions(ROOT / "Dockerfile", stage=2))["HEALTHCHECK"]))
-    ready = f"n=0; until {check}; do n=$((n+1)); test $n -lt 300; sleep 0.1; done"
+    ready = f"n=0; until {check}; do kill -0 $pid; n=$((n+1)); test $n -lt 300; sleep 0.1; done"
     printed = builder("run", container, "--", "sh", "-ec", f"gateway serve & pid=$!; {ready}; kill $pid; wait $pid")
     assert f"http://127.0.0.1:{ports['PORT']}" in printed
