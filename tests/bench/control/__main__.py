@@ -3,6 +3,7 @@
 python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios whose names contain one of NAME
     [--loads 1 2]                             at these loads only
     [--seeds 3]                               so many, instead of five
+    [--quick]                                 three seeds, and the oracle sought uphill on one of them
     [--full]                                  nine seeds, others' laws at every load, every queue: hours
 
 Ctrl-C ends it and prints what is known by then.
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import replace
 
-from tests.bench.control.compare import FULL, Cell, Effort, compare, compare_scenario
+from tests.bench.control.compare import FULL, QUICK, Cell, Effort, compare, compare_scenario
 from tests.bench.control.events import NAMES
 from tests.bench.control.rows import LOADS, ROWS, Row
 from tests.bench.control.search import Capacity, capacity
@@ -29,7 +30,7 @@ from tests.bench.control.tables import everything
 
 def main() -> None:
     given = _arguments()
-    effort = FULL if given.full else Effort()
+    effort = FULL if given.full else QUICK if given.quick else Effort()
     if given.seeds:
         effort = replace(effort, seeds=tuple(range(20, 20 + given.seeds)))
     rows = [row for row in ROWS if _wanted(row.name, given.names)]
@@ -49,7 +50,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--full", action="store_true")
+    much = parser.add_mutually_exclusive_group()
+    much.add_argument("--quick", action="store_true")
+    much.add_argument("--full", action="store_true")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     return parser.parse_args()
 
@@ -64,10 +67,7 @@ def _sweep(
     """Everything at once over the workers; capacities come first, for the loads are told in them."""
     known: list[tuple[Row, Future[Capacity]]] = [(row, pool.submit(capacity, row)) for row in rows]
     found = [(row, future.result()) for row, future in known]
-    heaviest_first = sorted(loads, reverse=True)
-    cells = {
-        (row.name, load): pool.submit(compare, row, load, has, effort) for load in heaviest_first for row, has in found
-    }
+    cells = {(row.name, load): pool.submit(compare, row, load, has, effort) for load in loads for row, has in found}
     scenarios = {name: pool.submit(compare_scenario, name, effort) for name in names}
     pending = [*cells.values(), *scenarios.values()]
     try:
@@ -76,7 +76,7 @@ def _sweep(
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
     ended = {future for future in pending if future.done() and not future.cancelled()}
-    ordered = [cells[row.name, load] for row in rows for load in loads]
+    ordered = [cells[row.name, load] for row in rows for load in sorted(loads)]
     return (
         [future.result() for future in ordered if future in ended],
         [future.result() for future in scenarios.values() if future in ended],

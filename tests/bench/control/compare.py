@@ -39,6 +39,7 @@ class Effort:
     queue_loads: tuple[float, ...] = (2.0,)
 
 
+QUICK = Effort((20, 21, 22), 1, (), 1, (2.0,), (2.0,), (2.0,))
 FULL = Effort(tuple(range(20, 29)), 3, LOADS, 3, (0.8, 1.0, 2.0, 5.0, 10.0), LOADS, (1.0, 2.0, 5.0))
 
 
