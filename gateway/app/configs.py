@@ -70,6 +70,7 @@ def proxy_config(settings: Settings) -> ProxyConfig:
         inject_usage=settings.inject_usage,
         max_prompt_tokens=settings.max_prompt_tokens,
         max_output_tokens=settings.max_output_tokens,
+        trusted_proxies=settings.trusted_proxies,
         cors=settings.cors,
         heartbeat=settings.heartbeat or None,
         connect_timeout=settings.connect_timeout,

@@ -34,7 +34,7 @@ LIVE: Final = frozenset({
     *_KEYS, *_LANES, *_LISTENER_TLS, *_CERTIFICATES,
     "backends", "tpot_objective", "log_level", "tls_verify", "forward_client_keys", "priority_header", "client_header",
     "max_body_size", "max_request_line", "max_header_size", "max_headers", "client_keepalive", "client_timeout",
-    "max_prompt_tokens", "max_output_tokens", "cors", "heartbeat", "inject_usage", "drain_grace",
+    "trusted_proxies", "max_prompt_tokens", "max_output_tokens", "cors", "heartbeat", "inject_usage", "drain_grace",
     "connect_timeout", "connect_attempts", "first_byte_timeout", "answer_timeout", "idle_timeout",
     "upstream_keepalive", "upstream_max_idle", "models_timeout", "models_interval",
     "probe_interval", "probe_timeout", "probe_failures", "probe_successes",

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 _MIB = 1024 * 1024
+
+
+PRIVATE: Final = (
+    *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10"),
+    *("::1/128", "fc00::/7", "fe80::/10"),
+)
+"""Loopback, private, link-local and carrier-grade NAT networks (RFC 6890)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,7 @@ class ProxyConfig:
     inject_usage: bool = False  # ask engines for the token counts of streams, and keep them from clients
     max_prompt_tokens: Mapping[str, int] = field(default_factory=dict)  # by model; "": all others
     max_output_tokens: Mapping[str, int] = field(default_factory=dict)
+    trusted_proxies: tuple[str, ...] = PRIVATE  # networks whose peers may say for whom they speak
     cors: bool = True  # the gateway's own answers may be read by pages of any origin
     heartbeat: float | None = None  # between comments on a stream that has a head and no event yet
     connect_timeout: float = 5.0

@@ -37,6 +37,7 @@ from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.keys import KeyBook
 from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, Written
 from gateway.proxy.relay import FAILURES, End, Relay, Wire
+from gateway.proxy.trust import Trust
 from gateway.proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Handler:
         self._observers = tuple(observers)
         self._fit = fit
         self._keys = keys
+        self._trust = Trust(config.trusted_proxies)
         self._clock = clock
         self._catalog = Catalog(config.models_timeout)
         self._memory = BodyMemory(config.body_memory)
@@ -83,6 +85,7 @@ class Handler:
         """Go on with other settings, from the next request on."""
         self._config = config
         self._catalog = Catalog(config.models_timeout)
+        self._trust = Trust(config.trusted_proxies)
 
     # -- one request ------------------------------------------------------------------------------------------------
 
@@ -270,6 +273,7 @@ class Handler:
     ) -> Callable[[Upstream], bytes]:
         target = call.target.encode("utf-8", "surrogateescape")
         credentials = not self._keys.closed or self._config.forward_client_keys
+        trusted = self._trust(call.peer)
 
         def head(upstream: Upstream) -> bytes:
             return request_head(
@@ -281,6 +285,7 @@ class Handler:
                 peer=call.peer.encode(),
                 api_key=upstream.api_key,
                 credentials=credentials,
+                trusted=trusted,
                 close=upstream.single_use,
                 upgrade=upgrade,
             )

@@ -52,6 +52,27 @@ _ROUTING: Final = frozenset(
 _REPLACED_IN_REQUEST: Final = (
     _HOP_BY_HOP | _ROUTING | {b"host", b"content-length", b"expect", b"x-request-id", b"x-forwarded-for"}
 )
+# What a proxy says of whom it speaks for. Of a client that is no proxy of ours it would be believed further on.
+_IDENTITY: Final = frozenset(
+    {
+        b"forwarded",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-proto",
+        b"x-forwarded-scheme",
+        b"x-forwarded-server",
+        b"x-forwarded-client-cert",
+        b"x-forwarded-user",
+        b"x-original-forwarded-for",
+        b"x-real-ip",
+        b"x-client-ip",
+        b"true-client-ip",
+        b"cf-connecting-ip",
+        b"x-envoy-external-address",
+    }
+)
+_NONE: Final[frozenset[bytes]] = frozenset()
 _UPGRADE: Final = b"Connection: Upgrade\r\nUpgrade: websocket"
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _REPLACED_IN_RESPONSE: Final = _HOP_BY_HOP | {b"x-request-id"}
@@ -116,15 +137,16 @@ def request_head(
     peer: bytes | None = None,
     api_key: bytes | None = None,
     credentials: bool = True,
+    trusted: bool = True,
     close: bool = False,
     upgrade: bool = False,
 ) -> bytes:
     """Head for the backend. ``length`` None: no body and no Content-Length; ``peer`` joins X-Forwarded-For.
 
-    The client's ``credentials`` pass only where they are for the backend and it has no ``api_key`` of its own.
-    ``upgrade`` asks for a WebSocket.
+    What the client says of others passes only where it is ``trusted``. Its ``credentials`` pass only where they are
+    for the backend and it has no ``api_key`` of its own. ``upgrade`` asks for a WebSocket.
     """
-    dropped = _REPLACED_IN_REQUEST | listed(headers, b"connection")
+    dropped = _REPLACED_IN_REQUEST | listed(headers, b"connection") | (_NONE if trusted else _IDENTITY)
     if api_key is not None or not credentials:
         dropped |= _CREDENTIALS
     out = [line, b"Host: " + host]
@@ -133,7 +155,7 @@ def request_head(
         lower = name.lower()
         if lower not in dropped:
             out.append(name + b": " + value)
-        elif lower == b"x-forwarded-for":
+        elif lower == b"x-forwarded-for" and trusted:
             hops.append(value)
     if api_key is not None:
         out.append(b"Authorization: Bearer " + api_key)

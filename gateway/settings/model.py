@@ -28,6 +28,7 @@ from gateway.settings.values import (
     LogFormat,
     LogLevel,
     ModelTokens,
+    Networks,
     Number,
     Port,
     Ratio,
@@ -41,6 +42,10 @@ from gateway.settings.values import (
 
 PREFIX: Final = "GATEWAY_"
 
+_PRIVATE: Final = (
+    *("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "169.254.0.0/16", "100.64.0.0/10"),
+    *("::1/128", "fc00::/7", "fe80::/10"),
+)
 _LIMIT: Final = LimitConfig()
 _QUEUE: Final = QueueConfig()
 _SHED: Final = ShedConfig()
@@ -321,6 +326,12 @@ class _Clients(BaseModel):
         description="The most output tokens that a request may ask for, in the same form; one that asks for more gets "
         "400, one that sets no cap of its own passes.",
         examples=["2000"],
+    )
+    trusted_proxies: Networks = Field(
+        default=_PRIVATE,
+        description="Peers that may say for whom they speak: X-Forwarded-For and its like (Forwarded, X-Real-IP ...) "
+        "go on to the engines from these only; the gateway itself decides nothing by them.",
+        examples=["10.0.0.0/8"],
     )
     cors: Flag = Field(
         default=True,

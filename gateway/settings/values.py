@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -361,6 +362,18 @@ def _host(value: str) -> str:
     return value
 
 
+def parse_networks(value: object) -> object:
+    """``10.0.0.0/8, ::1`` -> ("10.0.0.0/8", "::1/128"); ``none`` -> ().
+
+    Raises:
+        ValueError: with the one that is wrong.
+    """
+    if not isinstance(value, str):
+        return value
+    items = [item.strip() for item in value.split(",") if item.strip()]
+    return () if items == ["none"] else tuple(str(ip_network(item)) for item in items)
+
+
 def parse_buckets(value: object) -> object:
     """``{"queue_wait_seconds": [0.1, 1, 10]}`` -> {"queue_wait_seconds": (0.1, 1.0, 10.0)}.
 
@@ -409,6 +422,16 @@ Port = Annotated[
     Ge(0),
     Le(65535),
     Kind("a port number (0: any free port)"),
+]
+Networks = Annotated[
+    tuple[str, ...],
+    NoDecode,
+    BeforeValidator(parse_networks),
+    Kind(
+        "addresses and networks separated by commas, such as 10.0.0.0/8,::1, or none",
+        "",
+        lambda n: ",".join(n) or "none",
+    ),
 ]
 Secret = Annotated[
     SecretStr, AfterValidator(_printable), Kind("a text of printable ASCII without spaces", "", lambda _: MASK)

@@ -57,6 +57,7 @@ def test_C03_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
             **dict.fromkeys(("models_interval", "heartbeat"), 777),
             "max_prompt_tokens": {"": 777},
             "max_output_tokens": {"": 777},
+            "trusted_proxies": "none",
             "cors": False,
         }
     )

@@ -18,7 +18,8 @@ import pytest
 
 from gateway.dialects.request import read_json
 from gateway.model import Access, Outcome, Route
-from gateway.proxy.config import ProxyConfig
+from gateway.proxy.config import PRIVATE, ProxyConfig
+from gateway.proxy.trust import Trust
 from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
@@ -368,3 +369,55 @@ async def test_P31_a_request_cut_at_every_byte_is_heard_alike(backend: StartBack
             await client.send(whole[cut:])
             assert (await client.answer()).body == body
         assert {ticket.shape.prompt_bytes for ticket in house.controller.offered} == {len(content.encode())}
+
+
+IDENTITY = (
+    ("X-Forwarded-For", "1.2.3.4"),
+    ("X-Forwarded-Proto", "https"),
+    ("X-Forwarded-Host", "bank.example"),
+    ("Forwarded", "for=1.2.3.4"),
+    ("X-Real-IP", "1.2.3.4"),
+)
+
+
+@pytest.mark.parametrize(
+    ("networks", "believed"), [(PRIVATE, True), (("127.0.0.1/32",), True), (("10.0.0.0/8",), False), ((), False)]
+)
+async def test_only_trusted_peers_may_say_for_whom_they_speak(
+    backend: StartBackend, networks: tuple[str, ...], believed: bool
+) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine, trusted_proxies=networks) as house:
+        assert (await house.ask(request(body=CHAT, headers=IDENTITY))).status == 200
+        (seen,) = engine.requests
+        assert seen.get("X-Forwarded-For") == ("1.2.3.4, 127.0.0.1" if believed else "127.0.0.1")
+        assert {name: seen.get(name) for name, _ in IDENTITY[1:]} == {
+            name: value if believed else None for name, value in IDENTITY[1:]
+        }
+
+
+@pytest.mark.parametrize(
+    ("peer", "trusted"),
+    [
+        ("", True),
+        ("127.0.0.1", True),
+        ("::1", True),
+        ("::ffff:10.1.2.3", True),
+        ("172.31.255.255", True),
+        ("172.32.0.1", False),
+        ("203.0.113.9", False),
+        ("::ffff:203.0.113.9", False),
+        ("2001:db8::1", False),
+        ("not an address", False),
+    ],
+)
+def test_private_networks_are_trusted_by_default(peer: str, trusted: bool) -> None:
+    trust = Trust(PRIVATE)
+    assert (trust(peer), trust(peer)) == (trusted, trusted)
+
+
+def test_what_is_remembered_of_peers_is_bounded() -> None:
+    trust = Trust(())
+    for number in range(10_000):
+        trust(f"10.0.{number // 250}.{number % 250}")
+    assert len(trust._known) <= 4_097

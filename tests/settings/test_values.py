@@ -10,6 +10,7 @@ from gateway.settings.values import (
     parse_lane_durations,
     parse_lanes,
     parse_model_tokens,
+    parse_networks,
     parse_size,
     show_duration,
     show_size,
@@ -203,3 +204,17 @@ def test_tokens_by_model(text: str, caps: dict[str, int]) -> None:
 def test_what_is_no_tokens_by_model(text: str) -> None:
     with pytest.raises(ValueError, match=r"^$|int"):
         parse_model_tokens(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "networks"),
+    [("10.0.0.0/8, ::1", ("10.0.0.0/8", "::1/128")), ("127.0.0.1", ("127.0.0.1/32",)), ("none", ())],
+)
+def test_networks(text: str, networks: tuple[str, ...]) -> None:
+    assert parse_networks(text) == networks
+
+
+@pytest.mark.parametrize("text", ["10.0.0.1/8", "host", "none, ::1", "10.0.0.0/33"])
+def test_what_is_no_network_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_networks(text)
