@@ -5,93 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
-from gateway.app.compose import Service
-from gateway.app.configs import load_all
 from gateway.app.reload import LIVE
 from gateway.settings import Settings
 from gateway.settings.keys import hashed
-from gateway.settings.plain import backends
+from tests.app.house import House, engine
 from tests.proxy.certificates import Authority
-from tests.proxy.helpers import CHAT_STREAM, SSE_HEAD, Message, Peer, Script, ScriptedBackend, chunked, event, reply
+from tests.proxy.helpers import CHAT_STREAM, SSE_HEAD, Message, Peer, ScriptedBackend, chunked, event, reply
 
 KEY = "sk-first-0123456789abcdef"
 SECOND = "sk-second-0123456789abcdef"
-CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
-
-
-class House:
-    """A whole service on an env file that a test rewrites."""
-
-    def __init__(self, folder: Path, **settings: object) -> None:
-        self.folder = folder
-        self.file = folder / "gateway.env"
-        self.settings: dict[str, object] = {
-            "host": "127.0.0.1",
-            "port": 0,
-            "admin_host": "127.0.0.1",
-            "admin_port": 0,
-            "access_log": "off",
-            "drain_grace": 1,
-            **settings,
-        }
-        self.write()
-        self.service: Service
-
-    def write(self, **changes: object) -> None:
-        self.settings |= changes
-        lines = (f"GATEWAY_{name.upper()}='{value}'\n" for name, value in self.settings.items() if value is not None)
-        self.file.write_text("".join(lines), encoding="utf-8")
-
-    async def admin(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
-        data = None if body is None else json.dumps(body)
-        async with (
-            aiohttp.ClientSession() as session,
-            session.request(method, self.service.admin_url + path, data=data) as answer,
-        ):
-            return answer.status, json.loads(await answer.text())
-
-    async def chat(self, key: str | None = None, context: ssl.SSLContext | bool = True) -> int:
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        url = f"{self.service.gateway.url}/v1/chat/completions"
-        async with aiohttp.ClientSession() as session, session.post(url, json=CHAT, headers=headers, ssl=context) as a:
-            await a.read()
-            return a.status
-
-    async def setting(self, name: str) -> str:
-        _, config = await self.admin("GET", "/config")
-        return str(config[f"GATEWAY_{name.upper()}"]["value"])
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[House]:
-        loaded = load_all(str(self.file))
-        assert loaded.ok, loaded.faults
-        self.service = Service(loaded, backends(loaded.settings), lambda: load_all(str(self.file)))
-        try:
-            await self.service.start()
-            yield self
-        finally:
-            await self.service.stop()
-
-
-@asynccontextmanager
-async def engine(script: Script | None = None) -> AsyncIterator[ScriptedBackend]:
-    async def answers(peer: Peer, _message: Message) -> None:
-        await peer.send(reply())
-
-    backend = await ScriptedBackend(script or answers).start()
-    try:
-        yield backend
-    finally:
-        await backend.stop()
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -418,3 +346,34 @@ async def test_a_log_level_is_changed(tmp_path: Path) -> None:
             assert logging.getLogger().level == logging.ERROR
     finally:
         logging.getLogger().setLevel(level)
+
+
+async def test_F10_a_reload_changes_no_count_of_what_runs(tmp_path: Path) -> None:
+    more = asyncio.Event()
+
+    async def slow(peer: Peer, _message: Message) -> None:
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        await more.wait()
+        await peer.send(b"0\r\n\r\n")
+
+    async with (
+        engine(slow) as one,
+        House(tmp_path, backends=one.url).open() as house,
+        aiohttp.ClientSession() as session,
+    ):
+        url = f"{house.service.gateway.url}/v1/chat/completions"
+        async with session.post(url, data=CHAT_STREAM) as running:
+            assert await running.content.readany() == event("a")
+            for number in range(5):
+                house.write(max_headers=100 + number, lane_weights=f"short={number + 1}", api_keys=hashed(KEY))
+                assert (await house.admin("PUT", "/reload"))[0] == 200
+                _, state = await house.admin("GET", "/state")
+                assert [backend["running"] for backend in state["backends"]] == [1]
+            more.set()
+            await running.read()
+        await until(lambda: _is(_running(house), 0))
+
+
+async def _running(house: House) -> int:
+    _, state = await house.admin("GET", "/state")
+    return sum(backend["running"] for backend in state["backends"])
