@@ -1,7 +1,7 @@
 """``make bench-control``: the production admission against the oracle, on every engine and mix, at every load.
 
 python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios whose names contain one of NAME
-    [--loads 1 2]                             at these loads only
+    [--loads 1,2]                             at these loads only
     [--seeds 3]                               so many, instead of five
     [--quick]                                 three seeds, and the oracle sought uphill on one of them
     [--full]                                  nine seeds, others' laws at every load, every queue: hours
@@ -37,7 +37,7 @@ def main() -> None:
     names = [name for name in NAMES if _wanted(name, given.names)]
     started, used = time.monotonic(), os.times()
     with ProcessPoolExecutor(given.workers, initializer=_deaf) as pool:
-        cells, scenarios = _sweep(pool, rows, tuple(given.loads), names, effort)
+        cells, scenarios = _sweep(pool, rows, given.loads, names, effort)
     after = os.times()
     for line in everything(cells, scenarios):
         if line.startswith("control:"):
@@ -48,7 +48,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.control")
     parser.add_argument("names", nargs="*")
-    parser.add_argument("--loads", nargs="+", type=float, default=list(LOADS))
+    parser.add_argument("--loads", type=lambda text: tuple(map(float, text.split(","))), default=LOADS)
     parser.add_argument("--seeds", type=int)
     much = parser.add_mutually_exclusive_group()
     much.add_argument("--quick", action="store_true")
