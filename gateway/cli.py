@@ -7,7 +7,9 @@ signal's number where a second signal cut the requests that were still running.
 from __future__ import annotations
 
 import argparse
+import gc
 import math
+import mimetypes
 from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
@@ -382,8 +384,11 @@ def _count(text: str) -> int:
 
 
 def _run_serve(arguments: argparse.Namespace) -> int:
+    mimetypes.init(())  # no file is served: aiohttp would read the system's list of types
+    gc.disable()  # what importing makes stays
     from gateway.app.serve import run_serve
 
+    gc.enable()
     return run_serve(arguments.env_file)
 
 
