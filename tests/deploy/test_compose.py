@@ -78,7 +78,7 @@ def test_grafana_shows_the_dashboard_of_this_prometheus(tmp_path: Path) -> None:
     (source,) = yaml.safe_load((FOLDER / "grafana/datasources.yml").read_text())["datasources"]
     (provider,) = yaml.safe_load((FOLDER / "grafana/dashboards.yml").read_text())["providers"]
     assert provider["options"]["path"] == "/tmp/dashboards"  # noqa: S108 - in Grafana's container
-    script = script.replace(" /dashboards/", f" {ROOT}/deploy/grafana/").replace("/tmp/", f"{tmp_path}/")  # noqa: S108
+    script = script.replace("/tmp/", f"{tmp_path}/").replace(" /dashboards/", f" {ROOT}/deploy/grafana/")  # noqa: S108
     ran("/bin/sh", "-ec", script.replace("exec /run.sh", ""))
     (shown,) = (json.loads(path.read_text()) for path in (tmp_path / "dashboards").iterdir())
     asked = {panel["datasource"]["uid"] for panel in panels(shown) if panel["type"] != "row"}
