@@ -174,6 +174,36 @@ def test_a_rotated_access_log_goes_on_in_a_new_file(engine: Engines, gateway: Ga
     assert "after" not in moved.read_text(encoding="utf-8")
 
 
+def test_a_hangup_reads_the_settings_again_and_streams_go_on(
+    engine: Engines, gateway: Gateways, tmp_path: Path
+) -> None:
+    file = tmp_path / "gateway.env"
+    file.write_text("", encoding="utf-8")
+    process = gateway(backends=engine("flat").url, env_file=str(file))
+    with opened(process.port, chat("flat", max_tokens=150)) as (_, response):
+        assert response.readline().startswith(b"data: ")
+        for text, told in (
+            ("GATEWAY_API_KEYS=[oops\n", "nothing was changed, what was in effect stays: GATEWAY_API_KEYS: got a text"),
+            (
+                "GATEWAY_API_KEYS=sk-0123456789abcdef0123\nGATEWAY_BACKLOG=9\n",
+                "a restart is needed for GATEWAY_BACKLOG",
+            ),
+        ):
+            file.write_text(text, encoding="utf-8")
+            process.program.signal(signal.SIGHUP)
+            eventually(lambda told=told: told in process.program.tail(), told)  # type: ignore[misc]
+        assert exchange(process.port, chat("flat")).status == 401
+        assert response.read().decode().rstrip().endswith("data: [DONE]")
+
+
+def test_it_says_whether_keys_are_asked_for(gateway: Gateways) -> None:
+    without = gateway()
+    eventually(lambda: "API keys none is asked for" in without.program.tail(), "it says that the house is open")
+    asking = gateway(api_keys="sk-0123456789abcdef0123")
+    assert '"Authorization: Bearer $KEY"' in said_curl(asking)
+    assert "sk-0123" not in asking.program.tail()
+
+
 def test_in_json_nothing_is_said_that_a_collector_cannot_read(gateway: Gateways) -> None:
     process = gateway(log_format="json")
     eventually(lambda: "curl -N" in process.program.tail(), "a curl line is printed")
