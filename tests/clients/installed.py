@@ -51,15 +51,15 @@ class Client:
             return sys.executable
         return str(PYTHON) if PYTHON.exists() else None
 
-    def run(self, url: str, what: str) -> Any:
-        """What the program prints, read as JSON."""
+    def run(self, url: str, *what: str) -> dict[str, Any]:
+        """What the program prints: by name what came of each thing that it was to do."""
         interpreter = self.interpreter()
         assert interpreter is not None
         program = PROGRAMS / self.program
         if program.suffix == ".mjs":  # node looks for modules beside the program
             program = Path(shutil.copy(program, CACHE / "node"))
         done = subprocess.run(  # noqa: S603 - an interpreter found above, our own program
-            [interpreter, str(program), url, what],
+            [interpreter, str(program), url, *what],
             capture_output=True,
             text=True,
             env=os.environ | ALONE,
@@ -67,7 +67,8 @@ class Client:
             check=False,
         )
         assert done.returncode == 0, done.stderr[-4000:]
-        return json.loads(done.stdout)
+        got: dict[str, Any] = json.loads(done.stdout)
+        return got
 
 
 CLIENTS: Final = (

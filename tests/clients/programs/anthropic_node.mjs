@@ -1,7 +1,7 @@
 // The anthropic SDK for Node. Arguments: the base URL and what to do; prints what it got as JSON.
 import Anthropic from "@anthropic-ai/sdk";
 
-const [url, what] = process.argv.slice(2);
+const [url, ...what] = process.argv.slice(2);
 const client = new Anthropic({ baseURL: url, apiKey: "any" });
 const ask = { model: "tiny", max_tokens: 12, messages: [{ role: "user", content: "Say what 世界 is." }] };
 
@@ -35,4 +35,7 @@ async function errors() {
 
 const refused = () => told(client.messages.create(ask));
 
-process.stdout.write(JSON.stringify(await { answers, errors, refused }[what]()));
+const wanted = { answers, errors, refused };
+const got = {};
+for (const name of what) got[name] = await wanted[name]();
+process.stdout.write(JSON.stringify(got));

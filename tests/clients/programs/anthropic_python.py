@@ -46,6 +46,7 @@ def refused(client: anthropic.Anthropic) -> Any:
 
 
 if __name__ == "__main__":
-    url, what = sys.argv[1:]
+    url, *what = sys.argv[1:]
     with anthropic.Anthropic(base_url=url, api_key="any") as made:
-        json.dump({"answers": answers, "errors": errors, "refused": refused}[what](made), sys.stdout)
+        wanted = {"answers": answers, "errors": errors, "refused": refused}
+        json.dump({name: wanted[name](made) for name in what}, sys.stdout)

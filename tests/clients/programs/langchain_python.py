@@ -54,5 +54,6 @@ def refused(url: str) -> Any:
 
 
 if __name__ == "__main__":
-    base, what = sys.argv[1:]
-    json.dump({"answers": answers, "errors": errors, "refused": refused}[what](base), sys.stdout)
+    base, *what = sys.argv[1:]
+    wanted = {"answers": answers, "errors": errors, "refused": refused}
+    json.dump({name: wanted[name](base) for name in what}, sys.stdout)

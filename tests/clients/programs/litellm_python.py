@@ -50,6 +50,7 @@ def refused(url: str) -> Any:
 
 
 if __name__ == "__main__":
-    base, what = sys.argv[1:]
+    base, *what = sys.argv[1:]
     litellm.suppress_debug_info = True
-    json.dump({"answers": answers, "errors": errors, "refused": refused}[what](base), sys.stdout)
+    wanted = {"answers": answers, "errors": errors, "refused": refused}
+    json.dump({name: wanted[name](base) for name in what}, sys.stdout)

@@ -1,7 +1,7 @@
 // The openai SDK for Node. Arguments: the base URL and what to do; prints what it got as JSON.
 import OpenAI from "openai";
 
-const [url, what] = process.argv.slice(2);
+const [url, ...what] = process.argv.slice(2);
 const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: "any" });
 const ask = { model: "tiny", messages: [{ role: "user", content: "Say what 世界 is." }], max_tokens: 12 };
 
@@ -37,4 +37,7 @@ async function errors() {
 
 const refused = () => told(client.chat.completions.create(ask));
 
-process.stdout.write(JSON.stringify(await { answers, errors, refused }[what]()));
+const wanted = { answers, errors, refused };
+const got = {};
+for (const name of what) got[name] = await wanted[name]();
+process.stdout.write(JSON.stringify(got));

@@ -58,6 +58,7 @@ def refused(client: openai.OpenAI) -> Any:
 
 
 if __name__ == "__main__":
-    url, what = sys.argv[1:]
+    url, *what = sys.argv[1:]
     with openai.OpenAI(base_url=f"{url}/v1", api_key="any") as made:
-        json.dump({"answers": answers, "errors": errors, "refused": refused}[what](made), sys.stdout)
+        wanted = {"answers": answers, "errors": errors, "refused": refused}
+        json.dump({name: wanted[name](made) for name in what}, sys.stdout)
