@@ -72,7 +72,10 @@ class Reloader:
 
     async def _watch(self) -> None:
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:  # noqa: BLE001 - logged; without it no key would be rotated any more
+                _log.exception("the look at the files of keys and certificates failed inside the gateway")
             await asyncio.sleep(_LOOK)
 
     async def look(self) -> None:
@@ -190,10 +193,10 @@ class Reloader:
             ]
             if faults or not given.backends:
                 return _told(Reloaded(faults=tuple(faults) or (f"{variable('backends')}: none are described",)))
+            self.loaded = replace(self.loaded, settings=together)
             for backend in backends(given):
                 self._gateway.add_backend(backend)
                 self._tell(backend.name, "added")
-            self.loaded = replace(self.loaded, settings=together)
             return _told(Reloaded(tuple(f"{name} added" for name in sorted(_names(given.backends)))))
 
     async def remove(self, name: str) -> Reloaded:

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from gateway.app import reload
 from gateway.app.reload import LIVE
 from gateway.settings import Settings
 from gateway.settings.keys import hashed
@@ -88,6 +89,42 @@ async def test_a_file_of_keys_is_watched(tmp_path: Path, monkeypatch: pytest.Mon
     ):
         keys(tmp_path, SECOND)
         await until(lambda: _is(house.chat(SECOND), 200))
+
+
+async def test_a_fault_in_a_look_does_not_end_the_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gateway.app.reload._LOOK", 0.01)
+    stamp = reload._stamp
+    monkeypatch.setattr(reload, "_stamp", lambda _path: 1 / 0)
+    file = keys(tmp_path, KEY)
+    async with engine() as backend, House(tmp_path, backends=backend.url, api_keys_file=file).open() as house:
+        await until(lambda: _said(caplog, "failed inside the gateway"))
+        monkeypatch.setattr(reload, "_stamp", stamp)
+        keys(tmp_path, SECOND)
+        await until(lambda: _is(house.chat(SECOND), 200))
+
+
+async def _said(caplog: pytest.LogCaptureFixture, text: str) -> bool:
+    return text in caplog.text
+
+
+async def test_the_settings_in_effect_have_a_name_that_changes_with_them(tmp_path: Path) -> None:
+    async def name(house: House) -> str:
+        async with aiohttp.ClientSession() as session, session.get(f"{house.service.admin_url}/metrics") as answer:
+            (line,) = [line for line in (await answer.text()).splitlines() if line.startswith("gateway_config_info{")]
+            return line
+
+    async with engine() as one, engine() as two, House(tmp_path, backends=one.url).open() as house:
+        first = await name(house)
+        house.write(max_headers=300)
+        await house.admin("PUT", "/reload")
+        second = await name(house)
+        await house.admin("PUT", "/backends", entry("two", two))
+        third = await name(house)
+        await house.admin("DELETE", "/backends/two")
+        assert len({first, second, third}) == 3
+        assert await name(house) == second
 
 
 async def test_certificates_are_replaced_by_their_files_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
