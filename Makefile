@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test bench bench-control chaos test-clients test-vllm test-image check format config manifests lock docs clean
+.PHONY: help run demo test bench bench-control bench-load chaos fuzz soak test-clients test-vllm test-image check format config manifests lock docs clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,15 @@ test-image: $(VENV)/.dev ## The container image, built on Debian's Python and ru
 
 chaos: $(VENV)/.dev ## Faults of every kind at once, thousands of requests, and an oracle (SEEDS=20)
 	$(BIN)/python -m tests.chaos.storm --seeds $(or $(SEEDS),20)
+
+fuzz: $(VENV)/.dev ## Requests, answers and raw bytes of any kind, with both of aiohttp's parsers (EXAMPLES=2000)
+	FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -n 0 --timeout 3600 tests/fuzz
+
+soak: $(VENV)/.dev ## An hour of overload with churn: memory, descriptors, tasks, loop lag (MINUTES=60)
+	$(BIN)/python -m tests.bench.soak --minutes $(or $(MINUTES),60)
+
+bench-load: $(VENV)/.dev ## 2,000 streams, 10,000 idle connections, 50x overload, 100 large bodies at once, on one process
+	$(BIN)/python -m tests.bench.load
 
 bench: $(VENV)/.dev ## The gateway against nginx, HAProxy, Envoy and two Rust routers, in turn (ARGS='--targets gateway,envoy --tests whole')
 	@$(BIN)/python -m tests.bench.peers $(ARGS)

@@ -239,8 +239,10 @@ class Call:
             async with asyncio.timeout(patience):
                 return await content.readany()
         except TimeoutError:
+            self.connection.expect_no_body()
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "The request's body stopped coming.") from None
         except web.RequestPayloadError:
+            self.connection.expect_no_body()
             raise Refused(HTTPStatus.BAD_REQUEST, "bad_request", "The request's body is not valid HTTP.") from None
 
     # -- the answer -------------------------------------------------------------------------------------------------

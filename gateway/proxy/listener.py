@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[web.BaseRequest], Awaitable["Written"]]
 
 _POLL: Final = 0.02
+_LINGER: Final = 10.0  # seconds for which an unwanted body is still read
 _FIELDS: Final = 4  # a whole head may be as large as so many of the largest fields
 _READ_BUFFER: Final = 256 * 1024  # request bodies are taken whole: fewer pauses than with the 64 KiB default
 
@@ -83,6 +84,7 @@ class ClientConnection(web.RequestHandler):
             max_line_size=config.max_line,
             max_field_size=config.max_header,
             max_headers=config.max_headers,
+            lingering_time=min(_LINGER, config.client_timeout),
             read_bufsize=_READ_BUFFER,
             auto_decompress=False,
         )
@@ -171,7 +173,7 @@ class ClientConnection(web.RequestHandler):
             self.transport.abort()
 
     def expect_no_body(self) -> None:
-        """The client was refused before it sent its body: do not linger to read it."""
+        """The client was refused before it sent its body, or sends no more of it: do not linger to read it."""
         self._lingering_time = 0.0
 
     def linger(self) -> None:

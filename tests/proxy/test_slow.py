@@ -92,6 +92,24 @@ async def test_a_body_that_drips_is_refused_and_never_asks_for_a_permit(backend:
         assert (await house.records.count(1))[0].outcome is Outcome.CLIENT_ERROR
 
 
+@pytest.mark.parametrize(
+    ("head", "body", "status"), [("Content-Length: 9", b"x", 408), ("Transfer-Encoding: chunked", b"zz\r\n", 400)]
+)
+async def test_a_connection_whose_body_cannot_go_on_is_closed_at_once(
+    backend: StartBackend, caplog: pytest.LogCaptureFixture, head: str, body: bytes, status: int
+) -> None:
+    """Nothing is left that could be read to its end."""
+    engine = await backend(always(reply()))
+    async with open_house(engine, client_timeout=0.1) as house:
+        client = await house.client()
+        name, value = head.split(": ")
+        await client.send(request(headers=[(name, value)], length=False) + body)
+        assert (await client.answer()).status == status
+        async with asyncio.timeout(GUARD / 4):
+            await client.ended()
+        assert "exception" not in caplog.text
+
+
 async def test_a_body_that_is_slow_but_keeps_its_rate_is_taken(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, client_timeout=0.2, client_min_rate=10.0) as house:
