@@ -129,6 +129,10 @@ def test_the_unit_waits_for_what_the_gateway_tells() -> None:
     assert "GATEWAY_" not in UNIT.read_text().replace("GATEWAY_DRAIN_GRACE", "")  # settings are the operator's
 
 
+def test_the_unit_leaves_what_the_process_metrics_need() -> None:
+    assert "ProcSubset" not in sections()["Service"]  # without /proc/stat prometheus_client tells no process_ metric
+
+
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     """Its paths replaced by ones that exist; `security` is systemd's own judgement of the hardening, 10 is none."""
     analyze = tool("systemd-analyze", "apt-get install systemd")
