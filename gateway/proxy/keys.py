@@ -54,7 +54,7 @@ class KeyBook:
         return self._accounts.get(name)
 
     def _place(self, digest: bytes) -> bytes:
-        return hmac.digest(self._secret, digest, "sha256")
+        return hashlib.blake2b(digest, key=self._secret, digest_size=16).digest()
 
     def identify(self, call: Call) -> Account | None:
         """Whose request it is; None where everybody may come, and for a browser's preflight, which carries no key.
