@@ -488,7 +488,7 @@ class EngineState:
     """What the prober knows of one backend. ``health_at`` and ``hints_at`` are the questions that are asked, if any.
 
     ``models`` are those that it says it serves, with their context length in tokens where it tells that; None before it
-    was asked.
+    was asked. ``trouble`` is why the last question for its health brought no good answer, without addresses.
     """
 
     kind: str
@@ -497,6 +497,7 @@ class EngineState:
     hints_at: str | None = None
     hints_use: HintsUse = HintsUse.UNKNOWN
     models: Mapping[str, int | None] | None = None
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,4 +74,10 @@ def _unasked(backend: BackendState) -> bool:
 
 
 def _told(backends: Iterable[BackendState]) -> tuple[str, ...]:
-    return tuple(f"backend {each.name} is {each.health}" for each in backends)
+    """Which, and why where the prober knows it."""
+    return tuple(f"backend {each.name} is {each.health}{_why(each)}" for each in backends)
+
+
+def _why(backend: BackendState) -> str:
+    trouble = None if backend.engine is None else backend.engine.trouble
+    return f": {trouble}" if trouble else ""

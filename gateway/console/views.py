@@ -74,6 +74,7 @@ def _engine(engine: EngineState | None) -> dict[str, Any]:
         "kind": engine.kind,
         "detected": engine.detected,
         "health_at": engine.health_at,
+        "trouble": engine.trouble,
         "hints_at": engine.hints_at,
         "hints_use": engine.hints_use.value,
         "models": None if engine.models is None else dict(islice(engine.models.items(), _MODELS_MAX)),

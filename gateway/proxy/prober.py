@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
@@ -127,6 +128,7 @@ class Watch:
         self._hints = HintReader(self.planes)
         self._told = HintsUse.UNKNOWN
         self._health = Health.UNKNOWN
+        self._trouble: str | None = None
         self._failures = 0
         self._successes = 0
         self._detects = upstream.backend.kind == AUTO
@@ -153,6 +155,7 @@ class Watch:
             self._hints.at,
             self._hints.use,
             self._models,
+            self._trouble,
         )
 
     async def run(self) -> None:
@@ -178,6 +181,7 @@ class Watch:
             hints = await self._hints.read(self._upstream.in_flight)
         except OSError as error:
             self._fail(f"no connection: {str(error) or type(error).__name__}")
+            self._trouble = f"no connection: {_reason(error)}"
             return
         self._tell_use()
         if hints is not None:
@@ -266,7 +270,9 @@ class Watch:
             probe, status = await self._health_status()
         except Unanswered as error:
             _log.debug("backend %s left a probe unanswered: %s", self._name, error)
+            self._trouble = "it left the last probe unanswered"
             return
+        self._trouble = None
         self._judge(probe, status)
 
     async def _health_status(self) -> tuple[Probe, int]:
@@ -302,7 +308,8 @@ class Watch:
     def _judge(self, probe: Probe, status: int) -> None:
         verdict = probe.verdict(status)
         if verdict is Health.DOWN:
-            self._fail(f"its health answers {status}")
+            self._trouble = f"its health answers {status}"
+            self._fail(self._trouble)
             return
         self._failures = 0
         self._successes += 1
@@ -324,3 +331,8 @@ class Watch:
             self._introduced, self._ask_models_at = False, 0.0
         self._health = health
         self._gate.note_health(self._name, health)
+
+
+def _reason(error: OSError) -> str:
+    """What the system calls it; what the error says itself may hold an address."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else type(error).__name__
