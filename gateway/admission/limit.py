@@ -3,8 +3,10 @@
 The adaptive law is additive increase, multiplicative decrease on the *pace*: stream-seconds per output token. Request
 latency would be output length in disguise. The unloaded pace is learned at low concurrency; for a continuous-batching
 engine pace = A + B*n, so at five times the unloaded pace throughput is 80 % of its maximum and more concurrency buys
-little but waiting. Beside the pace it heeds: streams that stand in the engine without a first token, the TTFT objective
-where one is set, refusals and failures, and the signs of a full KV cache.
+little but waiting. What is remembered of the pace is its slope B: it holds at every n, so no change of the limit makes
+it stale, and it may be remembered for long, for one document stretches every gap of a window or two. Beside the pace it
+heeds: streams that stand in the engine without a first token, the TTFT objective where one is set, refusals, failures,
+and the signs of a full KV cache. Whole answers show neither pace nor first token; the line through them shows both.
 
 Between decisions it counts what has no first token. Slots that come free, a limit that doubles and a burst of arrivals
 would each send the engine more prompts than it reads in a moment; they wait better here, in a queue that is fair and
@@ -22,12 +24,13 @@ from math import floor, inf, sqrt
 from typing import Final, Protocol
 
 from gateway.admission.config import LimitConfig
-from gateway.admission.pace import LowBase, Ratio
+from gateway.admission.pace import Line, LowBase, Ratio, Slope
 from gateway.admission.tokens import Change, TokenGuard
-from gateway.admission.window import TTFT_SPAN, Window
+from gateway.admission.window import LOW_MEMORY, TTFT_SPAN, Window
 
 ENOUGH_TOKENS: Final = 100  # a decision needs tokens, not only time
 ENOUGH_TTFT: Final = 10
+MEMORY: Final = 0.2  # weight of the last window in the slope of the pace
 ENOUGH_DROPS: Final = 3
 RAMP: Final = 2  # windows that a burst let in by a doubling may take to be read; longer, and it is a queue
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
@@ -41,6 +44,7 @@ START_SHARE: Final = 0.25  # or this share of the TTFT objective, where that is 
 UNLOADED: Final = 3.0  # or so many times an unloaded TTFT, where that is more
 FIRST_FEW: Final = 4  # that may be unstarted while nothing is known of the engine
 FEWEST: Final = 2  # one that is being read, and one for the moment when it is through
+LONGEST_REST: Final = 16  # windows for which a known bound is left alone, at most
 PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
 
 
@@ -109,20 +113,29 @@ class FixedLimit:
 class Reading:
     """What one window says. ``over``: measured over wanted, above 1 is too much, 0 says nothing.
 
-    ``room``: the limit at which the pace would reach its target, as a multiple of the present one; 0 says nothing.
-    ``moving``: the streams in flight that did not stand in the engine's own queue, where some did.
+    ``fit``: the limit at which the pace would reach its target; ``room``: that at which it would come near it, as a
+    multiple of the present one; 0 says nothing. ``standing``: how many stood in the engine's own queue; ``moving``: how
+    many of those in flight did not, where some did.
     """
 
     over: float = 0.0
     reason: str = "pace"
     full: bool = False  # arrivals found the limit full: it binds
     room: float = 0.0
+    fit: float = 0.0
+    standing: float = 0.0
     moving: float = 0.0
 
     def worsen(self, over: float, reason: str) -> None:
         """Take a second signal: the worse one counts."""
         if over > self.over:
             self.over, self.reason = over, reason
+
+    def stand(self, count: float, inflight: int) -> None:
+        """So many of those in flight stand in the engine's own queue."""
+        self.standing = count
+        self.moving = max(0.0, inflight - count)
+        self.worsen(inflight / self.moving if self.moving else inf, "standing")
 
 
 class AdaptiveLimit:
@@ -135,6 +148,8 @@ class AdaptiveLimit:
         self._settling = False  # a cut is draining
         self._known = inf  # beyond this the engine was seen to queue or to refuse
         self._probe = PROBE  # the next step beyond it
+        self._rest = 1  # windows from finding it to the next step beyond it
+        self._wait = 0  # of those, the ones still to come
         self._recalled = 0.0  # until it is reached again: what an earlier gateway found
         self._stale = 0  # windows at the floor with the pace still over
         self._whole = False  # the pace is that of answers in one piece
@@ -143,6 +158,7 @@ class AdaptiveLimit:
         self.tokens = self._guard.value
         self.changes: Counter[Change] = Counter()
         self.pace = Ratio(0.25)
+        self._slope = Slope(MEMORY)
         self.target: float | None = None
 
     def retune(self, config: LimitConfig) -> None:
@@ -181,7 +197,10 @@ class AdaptiveLimit:
         self._set(min(self.value, float(held)), ("down", "refused"))
 
     def _note_known(self, count: float) -> None:
-        self._known, self._probe = count, PROBE
+        """Remember where it queues or refuses. Each time that it is found there again it is left alone for longer."""
+        again = abs(count - self._known) <= max(1.0, 0.05 * count)
+        self._rest = min(2 * self._rest, LONGEST_REST) if again else 1
+        self._known, self._probe, self._wait = count, PROBE, self._rest
 
     def cap(self, window: Window) -> int:
         """The limit, or less while as many have no first token as the engine starts in a moment.
@@ -217,7 +236,7 @@ class AdaptiveLimit:
             whole = window.whole_answers > window.stream_answers
         if whole is not self._whole:
             self._whole = whole
-            self.pace = Ratio(0.25)
+            self.pace, self._slope = Ratio(0.25), Slope(MEMORY)
 
     def _enough(self, window: Window) -> bool:
         return (
@@ -253,27 +272,52 @@ class AdaptiveLimit:
         seconds, tokens = window.new_seconds, window.new_tokens
         if not tokens or (window.blameless and self.target and seconds > self.target * tokens):
             return Reading()
-        self.pace.add(seconds, tokens)
-        pace = self.pace.seconds / self.pace.tokens
-        return self._judge(window, base, pace, max(pace, seconds / tokens))
+        return self._judge(window, base, seconds, tokens)
 
     def _read_whole(self, window: Window) -> Reading:
-        base = window.base_whole.value
-        self.target = self._target(base, self._config.tolerance_non_streamed)
+        line, low = window.line.value, window.line_low.value
+        if line is None or low is None:
+            line = low = None
+        base = low.pace if low else window.base_whole.value
+        self.target = self._target(base, self._config.tolerance if low else self._config.tolerance_non_streamed)
         seconds, tokens = window.whole_seconds, window.whole_tokens
         if not tokens:
-            # Five windows without an answer to anything that was sent in them, though requests were in flight.
-            dead = window.busy_whole >= window.ticks and window.age > PATIENCE * self._config.window
+            # Five windows without any answer, though requests were in flight.
+            silent = not window.whole_answers and window.busy_whole >= window.ticks
+            dead = silent and window.age > PATIENCE * self._config.window
             return Reading(inf if dead else 0.0, "silence")
         self.pace.add(seconds, tokens)
-        pace = self.pace.seconds / self.pace.tokens
-        return self._judge(window, base, pace, max(pace, seconds / tokens))
-
-    def _judge(self, window: Window, base: float | None, pace: float, worst: float) -> Reading:
-        if not self.target:
+        if not self.target or base is None:
             return Reading()
-        room = self._room(window, base, worst, self.target)
-        return Reading(pace / self.target, full=_full(window), room=room)
+        pace = line.pace if line else self.pace.seconds / self.pace.tokens
+        reading = Reading(pace / self.target, full=_full(window))
+        n = window.busy_sum / window.ticks
+        if n >= 0.4 * self.value:
+            slope = max(pace - base, 0.01 * base) / n
+            reading.room = max(0.0, 0.85 * self.target - base) / slope / self.value
+        if line and low:
+            # Little's law: so many answers a second, each after so long a wait for its first token, beyond the natural.
+            wait = line.start - 2.0 * pace - low.start * max(1.0, pace / low.pace)
+            queue = wait * window.whole_answers / window.age
+            if queue >= max(A_QUEUE, 0.01 * window.inflight):
+                reading.stand(queue, window.inflight)
+        window.line.fade()
+        return reading
+
+    def _judge(self, window: Window, base: float | None, seconds: float, tokens: float) -> Reading:
+        self.pace.add(seconds, tokens)
+        n = window.busy_sum / window.ticks
+        if not self.target or n <= 0:
+            return Reading()
+        self._slope.add(seconds, tokens, n)
+        unloaded = base or 0.0
+        slope = self._slope.beyond(unloaded)
+        reading = Reading((unloaded + slope * n) / self.target, full=_full(window))
+        reading.fit = max(0.0, self.target - unloaded) / slope
+        if base and n >= 0.4 * self.value:
+            worst = max(slope, (seconds / tokens - base) / n)
+            reading.room = max(0.0, 0.85 * self.target - base) / worst / self.value
+        return reading
 
     def _target(self, base: float | None, tolerance: float) -> float | None:
         objective = self._config.tpot_objective
@@ -282,20 +326,11 @@ class AdaptiveLimit:
         wanted = self._config.objective_headroom * objective
         return wanted if base is None else min(wanted, LOOSEST * base)
 
-    def _room(self, window: Window, base: float | None, pace: float, target: float) -> float:
-        n = window.busy_sum / window.ticks
-        if base is None or n <= 0 or n < 0.4 * self.value:
-            return 0.0
-        # The pace is affine in n: base + (pace - base) * m / n reaches 0.85 of the target at m.
-        slope = max(pace - base, 0.01 * base) / n
-        return max(0.0, 0.85 * target - base) / slope / self.value
-
     @staticmethod
     def _read_standing(window: Window, reading: Reading) -> None:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
         if not window.huge_ticks and inf > window.standing >= max(1.0, _natural(window)):
-            reading.moving = window.inflight - window.standing
-            reading.worsen(window.inflight / reading.moving if reading.moving > 0 else inf, "standing")
+            reading.stand(window.standing, window.inflight)
 
     @staticmethod
     def _read_ttft(window: Window, reading: Reading, now: float) -> None:
@@ -313,12 +348,15 @@ class AdaptiveLimit:
         answers = window.stream_answers + window.whole_answers
         if window.drops >= ENOUGH_DROPS and window.drops > 0.1 * (window.drops + answers):
             self._cut(0.7, "drops", window, now)
+        elif reading.over > 1 and reading.reason == "pace" and reading.fit:
+            self._slow = False  # and there is nothing to settle: the slope holds while the excess drains
+            self._set(min(self.value, max(0.7 * self.value, reading.fit)), ("down", "pace"))
         elif reading.over > 1:
             gentlest = 0.99 if reading.reason == "standing" else 0.95
             self._cut(min(max(1 / reading.over, 0.7), gentlest), reading.reason, window, now)
             if reading.moving:
                 self._note_known(reading.moving)
-                if window.standing >= max(A_QUEUE, 0.1 * window.inflight):
+                if reading.standing >= max(A_QUEUE, 0.1 * window.inflight):
                     self._set(min(self.value, reading.moving), ("down", "standing"))  # it may float above what runs
                 elif window.narrow:
                     self._set(min(self.value, float(window.inflight)), ("down", "standing"))
@@ -328,7 +366,7 @@ class AdaptiveLimit:
     def _cut(self, factor: float, reason: str, window: Window, now: float) -> None:
         self._slow = False
         self._settling = True
-        window.cut_at = now
+        window.forget_whole(now)
         window.ttft.clear()
         self._set(self.value * factor, ("down", reason))
 
@@ -336,28 +374,42 @@ class AdaptiveLimit:
         if not self._slow:
             self._set(self.value + self._step(reading), ("up", "room"))
             return
-        step = 2.0 if reading.over < HALF else 1.2 if reading.over < NEAR else 1.05
+        if self._whole:
+            step = min(2.0, max(1.05, sqrt(reading.room)))  # what it brings about is seen late
+        else:
+            step = 2.0 if reading.over < HALF else 1.2 if reading.over < NEAR else 1.05
         # The pace at a lower limit says nothing of this one, and neither does the burst that is let in now.
-        self.pace = Ratio(0.25)
+        self.pace, self._slope = Ratio(0.25), Slope(MEMORY)
         self._ramping = True
         if self._whole:
-            window.cut_at = now  # completions lag: count only answers to what is sent from now on
+            # Completions lag: count only answers to what is sent from now on, and not to the burst that is let in.
+            window.forget_whole(now + self._config.window)
         # Not far ahead of what was seen to run: twice as many, for a pace that doubles, and a burst of arrivals.
         n = window.busy_sum / window.ticks
         most = inf if reading.full else 2.0 * n + 8.0 * sqrt(n)
         self._set(max(self.value, min(self.value * step, most)), ("up", "slow_start"))
 
     def _step(self, reading: Reading) -> float:
-        """A quarter of the way to where the pace is predicted to reach its target, within 2 to 20 %.
+        """A quarter of the way to where the pace is predicted to reach its target, 20 % at most.
 
         Half of the way, up to 50 %, back to what an earlier gateway found: its last requests were in the engine still.
         """
         if self.value < self._recalled:
-            return min(max(1.0, self.value * min(max(reading.room**0.5 - 1.0, 0.05), 0.5)), self._recalled - self.value)
+            return min(
+                max(1.0, self.value * min(max(sqrt(reading.room) - 1.0, 0.05), 0.5)), self._recalled - self.value
+            )
         self._recalled = 0.0
-        share = 0.02 if reading.over >= NEAR else min(max(reading.room**0.25 - 1.0, 0.05), 0.2)
-        step = max(1.0, self.value * share)
+        if reading.fit:
+            ahead = max(0.0, reading.fit - self.value)
+            share = min(sqrt(sqrt(1.0 + ahead / self.value)) - 1.0, 0.2)
+            step = max(min(1.0, ahead), self.value * share)
+        else:
+            share = 0.02 if reading.over >= NEAR else min(max(reading.room**0.25 - 1.0, 0.05), 0.2)
+            step = max(1.0, self.value * share)
         if self.value + step > self._known:
+            if self._wait:
+                self._wait -= 1
+                return max(0.0, self._known - self.value)
             step = min(step, self._probe)
             self._probe *= 2.0
         return step
@@ -374,6 +426,7 @@ class AdaptiveLimit:
         if self._stale >= STALE_WINDOWS:
             # So few cannot be too many: it is the base that is wrong.
             window.base_stream, window.base_whole = LowBase(), LowBase()
+            window.line_low = Line(LOW_MEMORY)
             self._stale = 0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 
 class LowBase:
@@ -82,3 +82,78 @@ class Ratio:
     def value(self) -> float | None:
         """Seconds per token, None before the first token."""
         return self.seconds / self.tokens if self.tokens > 0 else None
+
+
+class Slope:
+    """How much each request in flight adds to the pace, smoothed.
+
+    The pace is affine in flight, ``base + slope * n``, so what was measured at one count holds at every other, and a
+    change of the limit makes nothing of it stale.
+    """
+
+    __slots__ = ("_seconds", "_tokens", "_weighted", "alpha")
+
+    def __init__(self, alpha: float) -> None:
+        self.alpha = alpha
+        self._seconds = 0.0
+        self._tokens = 0.0
+        self._weighted = 0.0  # tokens, each by the count in flight
+
+    def add(self, seconds: float, tokens: float, inflight: float) -> None:
+        """Take one window's sums, and how many were in flight."""
+        keep = 1.0 - self.alpha
+        self._seconds = self._seconds * keep + seconds * self.alpha
+        self._tokens = self._tokens * keep + tokens * self.alpha
+        self._weighted = self._weighted * keep + inflight * tokens * self.alpha
+
+    def beyond(self, base: float) -> float:
+        """Seconds per token for each request in flight, beyond ``base``; at least a hundredth of a base among all."""
+        return max(self._seconds - base * self._tokens, 0.01 * base * self._tokens) / self._weighted
+
+
+class Start(NamedTuple):
+    """What a line says: seconds to the first token, and seconds per token after it."""
+
+    start: float
+    pace: float
+
+
+class Line:
+    """The straight line through answers in one piece: seconds over output tokens, by least squares; old ones fade.
+
+    All streams of an engine go at one pace, so an answer takes ``start + pace * tokens``. The slope is the pace, and
+    where the line begins is the time to the first token, which nobody saw.
+    """
+
+    __slots__ = ("_keep", "_sums")
+
+    ENOUGH: Final = 4.0  # answers, old ones counting less
+    SPREAD: Final = 0.02  # of the tokens: variance over squared mean; with less there is no line
+
+    def __init__(self, keep: float) -> None:
+        self._keep = keep
+        self._sums = (0.0,) * 5
+
+    def fade(self) -> None:
+        """Give what was added so far less weight."""
+        count, x, y, xx, xy = self._sums
+        keep = self._keep
+        self._sums = (count * keep, x * keep, y * keep, xx * keep, xy * keep)
+
+    def add(self, tokens: float, seconds: float) -> None:
+        """Take one answer."""
+        count, x, y, xx, xy = self._sums
+        self._sums = (count + 1.0, x + tokens, y + seconds, xx + tokens * tokens, xy + tokens * seconds)
+
+    @property
+    def value(self) -> Start | None:
+        """None where it cannot be told: few answers, or all of one length."""
+        count, x, y, xx, xy = self._sums
+        if count < self.ENOUGH:
+            return None
+        x, y = x / count, y / count
+        variance = xx / count - x * x
+        if variance < self.SPREAD * x * x:
+            return None
+        pace = min((xy / count - x * y) / variance, y / x)
+        return Start(y - pace * x, pace) if pace > 0.0 else None

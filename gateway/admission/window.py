@@ -10,7 +10,7 @@ from collections import deque
 from math import inf
 from typing import Final
 
-from gateway.admission.pace import LowBase, Ratio
+from gateway.admission.pace import Line, LowBase, Ratio
 from gateway.model import Ticket, Usage
 
 TICK: Final = 0.1
@@ -38,6 +38,8 @@ WARM: Final = 8
 STALL_SECONDS: Final = 0.5
 STALL_TOKENS: Final = 5
 KNOWN_STARTS: Final = 4  # first tokens after which their rate is known
+LINE_MEMORY: Final = 0.75  # what is left of answers after one decision
+LOW_MEMORY: Final = 0.97  # and after one more answer
 TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
 
 
@@ -46,11 +48,11 @@ class Window:
 
     __slots__ = (
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
-        "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "long",
-        "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "preemptions", "reading", "running",
-        "served", "stalls", "standing", "starting", "starts", "stream_answers", "stream_seconds", "stream_tokens",
-        "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens", "ttft", "unstarted", "whole",
-        "whole_answers", "whole_seconds", "whole_tokens",
+        "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
+        "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "preemptions",
+        "reading", "running", "served", "stalls", "standing", "starting", "starts", "stream_answers",
+        "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens",
+        "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -79,6 +81,8 @@ class Window:
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
+        self.line = Line(LINE_MEMORY)  # through answers in one piece to what was sent after the last step
+        self.line_low = Line(LOW_MEMORY)  # through those that had at most a few beside them
         self.base_ttft = LowBase()  # of prompts that are read at once
         self.ttft: deque[tuple[float, float]] = deque(maxlen=256)
         self.cut_at = -inf  # answers to requests sent before are not counted
@@ -179,9 +183,18 @@ class Window:
         tokens = running.pace_tokens(reported)
         if running.low and self.inflight <= LOW_CONCURRENCY:
             self.base_whole.add(seconds / tokens, doubtful=self.crowded)
+            if not self.crowded:
+                self.line_low.fade()
+                self.line_low.add(tokens, seconds)
         if running.sent >= self.cut_at:
             self.whole_seconds += seconds
+            self.line.add(tokens, seconds)
             self.whole_tokens += tokens
+
+    def forget_whole(self, until: float) -> None:
+        """Count only answers in one piece to what is sent from ``until`` on."""
+        self.cut_at = until
+        self.line = Line(LINE_MEMORY)
 
     def tick(self) -> None:
         """Take the samples of every 100 ms."""

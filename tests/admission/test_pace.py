@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.pace import LowBase, Ratio
+from gateway.admission.pace import Line, LowBase, Ratio, Slope
 
 
 def base(*samples: float) -> LowBase:
@@ -61,3 +61,62 @@ def test_the_ratio_stays_between_the_least_and_the_most_of_its_windows(windows: 
     ratios = [seconds / tokens for seconds, tokens in windows]
     assert pace.value is not None
     assert min(ratios) * 0.999 <= pace.value <= max(ratios) * 1.001
+
+
+# ------------------------------------------------------------------------------------------------ slope and line
+
+
+def test_the_slope_holds_at_every_count_in_flight() -> None:
+    slope = Slope(0.15)
+    for n in (5, 80, 20, 300):
+        slope.add((0.05 + 0.001 * n) * 1000, 1000, n)
+        assert slope.beyond(0.05) == pytest.approx(0.001)
+
+
+def test_the_slope_is_a_mean_by_tokens_and_forgets_slowly() -> None:
+    slope = Slope(0.2)
+    slope.add(100.0, 1000, 50)
+    slope.add(9.0, 10, 50)  # a stretched window that held little
+    assert slope.beyond(0.05) < 0.0012
+    for _ in range(30):
+        slope.add(200.0, 1000, 50)
+    assert slope.beyond(0.05) == pytest.approx(0.003, rel=0.01)
+
+
+def test_a_flat_pace_has_a_slope_still() -> None:
+    slope = Slope(0.15)
+    slope.add(50.0, 1000, 10)
+    assert slope.beyond(0.05) == pytest.approx(0.01 * 0.05 / 10)
+
+
+def test_a_line_shows_the_time_to_the_first_token_and_the_pace() -> None:
+    line = Line(0.75)
+    for tokens in (10, 200, 45, 90):
+        line.add(tokens, 1.5 + 0.05 * tokens)
+    assert line.value == pytest.approx((1.5, 0.05))
+
+
+def test_old_answers_count_less() -> None:
+    line = Line(0.5)
+    for wait in (9.0, 1.0):
+        line.fade()
+        for tokens in (10, 200, 45, 90):
+            line.add(tokens, wait + 0.05 * tokens)
+    value = line.value
+    assert value is not None
+    assert value.start == pytest.approx(1.0 + 8.0 / 3.0)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [(10, 1.0), (200, 11.0), (45, 3.0)],  # few
+        [(50, 3.0), (50, 4.0), (50, 3.5), (51, 3.0)],  # of one length
+        [(10, 9.0), (200, 1.0), (45, 3.0), (90, 2.0)],  # the longer, the sooner: no engine does that
+    ],
+)
+def test_there_is_no_line_through(answers: list[tuple[int, float]]) -> None:
+    line = Line(0.75)
+    for tokens, seconds in answers:
+        line.add(tokens, seconds)
+    assert line.value is None
