@@ -133,6 +133,20 @@ async def test_S08_anything_else_is_401_with_the_same_words(
         assert house.controller.offered == []
 
 
+async def test_S01_a_connection_is_not_trusted_for_its_first_request(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine, keys=book()) as house:
+        client = await house.client()
+        assert (await client.ask(chat(bearer()))).status == 200
+        assert (await client.ask(request("GET", "/v1/models"))).status == 401
+        assert (await client.ask(chat(bearer()))).status == 200
+        await client.send(
+            chat(bearer()) + request("GET", "/v1/models") + request("GET", "/v1/models", headers=[bearer()])
+        )
+        assert [(await client.answer()).status for _ in range(3)] == [200, 401, 200]
+        assert len(engine.requests) == 4
+
+
 async def test_a_refusal_has_the_shape_of_its_route(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
     async with open_house(engine, keys=book()) as house:
