@@ -4,6 +4,7 @@ python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios wh
     [--loads 1,2]                             at these loads only
     [--seeds 3]                               so many, instead of five
     [--quick]                                 three seeds, and the oracle sought uphill on one of them
+    [--law-only]                              no other laws, queues or limits in tokens
     [--full]                                  nine seeds, others' laws at every load, every queue: hours
 
 Ctrl-C ends it and prints what is known by then.
@@ -31,6 +32,8 @@ from tests.bench.control.tables import everything
 def main() -> None:
     given = _arguments()
     effort = FULL if given.full else QUICK if given.quick else Effort()
+    if given.law_only:
+        effort = replace(effort, rival_loads=(), token_loads=(), queue_loads=())
     if given.seeds:
         effort = replace(effort, seeds=tuple(range(20, 20 + given.seeds)))
     rows = [row for row in ROWS if _wanted(row.name, given.names)]
@@ -53,6 +56,7 @@ def _arguments() -> argparse.Namespace:
     much = parser.add_mutually_exclusive_group()
     much.add_argument("--quick", action="store_true")
     much.add_argument("--full", action="store_true")
+    parser.add_argument("--law-only", action="store_true")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     return parser.parse_args()
 
