@@ -22,8 +22,8 @@ import uvloop
 from tests.bench.crowd import Stand, connected, offer, request, stand
 
 MIB: Final = 1024 * 1024
-PLACES: Final = 8
-WAIT: Final = 0.1  # seconds of an answer: 80 requests a second are what the engine can do
+PLACES: Final = 4
+WAIT: Final = 0.4  # seconds of an answer: ten requests a second are what the engine can do
 ROW: Final = "{:<34}{:>12}{:>12}{:>14}{:>14}{:>14}"
 
 

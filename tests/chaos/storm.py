@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
+from blockbuster import blockbuster_ctx
+
 from gateway.app.compose import Service
 from gateway.app.configs import load_all
 from gateway.model import GatewayState, Outcome, Record
@@ -183,8 +185,9 @@ class Storm:
         before = _census()
         with self._world():
             async with self._service(folder) as service:
-                await self._serve(service, chance)
-                await self._settle(service)
+                with blockbuster_ctx("gateway"):  # whatever blocks the loop is an error where it happens
+                    await self._serve(service, chance)
+                    await self._settle(service)
             await self._emptied(before)
         return self.faults
 

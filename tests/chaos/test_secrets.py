@@ -60,9 +60,7 @@ def asked(name: str, **more: str) -> bytes:
     return request(target=f"/v1/chat/completions?key={QUERY}", body=BODY, headers=headers)
 
 
-async def test_nothing_that_is_said_or_shown_is_told_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_nothing_that_is_said_or_shown_is_told_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     engine = await ScriptedBackend(engine_of).start()
     log, records = tmp_path / "access.jsonl", tmp_path / "records.jsonl"
