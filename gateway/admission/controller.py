@@ -117,10 +117,11 @@ class AdmissionController:
         """
         self._permits += 1
         books = self._pool.by_name[backend]
-        running = Session(self._permits, ticket, books.window, now)
+        session = replace(ticket, shape=replace(ticket.shape, session=True))
+        running = Session(self._permits, session, books.window, now)
         self._pool.enter(books, running, now)
         self._stay_awake(now)
-        return Permit(self._permits, ticket, backend, now, running)
+        return Permit(self._permits, session, backend, now, running)
 
     def note_health(self, backend: str, health: Health, now: float) -> list[Verdict]:
         """Take the prober's finding."""
@@ -290,12 +291,12 @@ class AdmissionController:
 
     def _priority_state(self, priority: Priority) -> PriorityState:
         return PriorityState(
-            priority.label, sum(group.queue.priorities[priority].depth for group in self._backlog.queued.values())
+            priority.label, sum(group.queue.priorities[priority].depth for group in self._backlog.queued)
         )
 
     def _lane_state(self, index: int, now: float) -> LaneState:
         config = self._config.queue.lanes[index]
-        queues = [queue for group in self._backlog.queued.values() for queue in group.queue.priorities]
+        queues = [queue for group in self._backlog.queued for queue in group.queue.priorities]
         lanes = [queue.lanes[index] for queue in queues]
         oldest = self._backlog.oldest(index)
         return LaneState(
@@ -361,6 +362,8 @@ class AdmissionController:
     def _expire(self, now: float) -> list[Verdict]:
         """Throw out whoever has waited for too long."""
         verdicts: list[Verdict] = []
+        if now < self._backlog.quiet_until:
+            return verdicts
         while (expired := self._backlog.expired(now)) is not None:
             entry, group = expired
             if now < entry.limit and any(self._balancer.reading(books, now) for books in group.books):
@@ -373,8 +376,8 @@ class AdmissionController:
 
     def _dispatch(self, now: float, verdicts: list[Verdict]) -> list[Verdict]:
         """Let requests go for as long as any queue finds a place; adds their permits to ``verdicts``."""
-        while self._backlog.queued:
-            for group in self._backlog.in_turn():
+        while groups := self._backlog.in_turn():
+            for group in groups:
                 permit = self._next(group, now)
                 if permit is not None:
                     verdicts.append(permit)
@@ -384,14 +387,12 @@ class AdmissionController:
         return verdicts
 
     def _next(self, group: Group, now: float) -> Permit | None:
-        candidates, pick = self._pool.sound(group.books, now), self._balancer.pick
-        for books in candidates:
-            if books.window.inflight < books.cap:
-                break
-        else:
+        sound, pick = self._pool.sound(group.books, now), self._balancer.pick
+        roomy = [books for books in sound if books.window.inflight < books.cap]
+        if not roomy:
             group.shut = Hold.FULL  # nobody's turn is spent on it
             return None
-        found = group.queue.next(lambda entry: pick(candidates, entry.ticket, entry.lane, now))
+        found = group.queue.next(lambda entry: pick(roomy, entry.ticket, entry.lane, now))
         if isinstance(found, Hold):
             group.shut = None if found is Hold.LANE else found
             return None

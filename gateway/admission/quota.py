@@ -78,7 +78,7 @@ class Gcra:
     def standing(self, what: str, now: float) -> Standing:
         """How it stands at ``now``."""
         empty = max(0.0, self._full_at - now)
-        return Standing(what, self.limit, max(0, floor((_MINUTE - empty) * self.limit / _MINUTE)), empty)
+        return Standing(what, self.limit, max(0, floor((_MINUTE - empty + _ROUNDING) * self.limit / _MINUTE)), empty)
 
     def _seconds(self, units: float) -> float:
         return units * _MINUTE / self.limit

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import shlex
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
 
-from gateway.settings import variable
+from gateway import __version__
+from gateway.settings import Settings, variable
+
+_log = logging.getLogger("gateway")
 
 _PATIENCE: Final = 3.0  # seconds that the engines have to name a model
 _WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}  # noqa: S104 - replaced, not bound
@@ -64,3 +69,23 @@ def trial(url: str, model: str | None, *, keys: bool = False) -> list[str]:
     if model is None:
         return ["No engine names its models yet. With a model of yours in place of MODEL:", curl(url, "MODEL")]
     return ["Try it:", curl(url, model)]
+
+
+async def announce(settings: Settings, clients: str, admin: str) -> None:
+    """Say where clients and operators go, and how to try it."""
+    engines = [backend.url for backend in settings.backends] or [
+        f"emulated {settings.emulator_profile}: set {variable('backends')} to serve real ones"
+    ]
+    keys = bool(settings.api_keys) or settings.api_keys_file is not None
+    _say(settings, where(__version__, clients, admin, engines, keys=keys))
+    _say(settings, trial(clients, None if keys else await first_model(clients), keys=keys))
+
+
+def _say(settings: Settings, lines: Iterable[str]) -> None:
+    """Tell people; collectors of JSON get entries of the log. Not on stdout: that is the access log's."""
+    if settings.log_format == "json":
+        for line in lines:
+            _log.info("%s", line.strip())
+    else:
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()

@@ -7,7 +7,8 @@ import os
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -17,7 +18,7 @@ from gateway.admission.estimator import Estimator
 from gateway.app.configs import config_hash, described, metrics_config, proxy_config
 from gateway.app.exits import StartError
 from gateway.app.reload import Reloader
-from gateway.app.state_file import StateFile
+from gateway.app.state_file import EVERY, StateFile
 from gateway.console.admin import admin_app
 from gateway.console.curve import CurveRoutes
 from gateway.console.diagnosis import DiagnosisRoutes
@@ -29,7 +30,8 @@ from gateway.console.report import ReportRoutes
 from gateway.console.status import StatusRoutes
 from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.canary import CanaryPlan
-from gateway.proxy.server import Gateway
+from gateway.proxy.gate import Gate
+from gateway.proxy.server import Door, Gateway
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import admission_config, api_keys
 from gateway.telemetry.access_log import AccessLog
@@ -50,12 +52,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("gateway")
 
+_CAREFULLY: Final = 2.0  # seconds between two writings of the state file where this process may be started again alone
+
 
 class Service:
     """A gateway in front of ``engines``, with its logs, its metrics and its admin port. Made on a running loop."""
 
-    def __init__(self, loaded: Loaded, engines: Sequence[Backend], read: Callable[[], Loaded] | None = None) -> None:
-        """``read`` reads the settings again; without it they stay as they are.
+    def __init__(
+        self,
+        loaded: Loaded,
+        engines: Sequence[Backend],
+        read: Callable[[], Loaded] | None = None,
+        meet: Path | None = None,
+    ) -> None:
+        """Compose; nothing is opened before ``start``.
+
+        ``read`` reads the settings again; without it they stay as they are. ``meet`` is the Unix socket at which this
+        process meets those that relay, where clients come to them and not to it.
 
         Raises:
             StartError: the machine does not have what the settings ask for.
@@ -69,14 +82,15 @@ class Service:
         self._events = EventLog()
         canaries = CanaryLog(self._events)
         curves, clients = Curves(settings.curve_age), Clients(settings.diagnosis_window)
-        sources = Sources(self._state, window, curves, clients, self._lag, canaries.failing)
+        sources = Sources(self._state, window, curves, clients, self._loop_lag, canaries.failing)
         self._monitor = Monitor(sources, self._events, settings.diagnosis_window)
         self._metrics = metrics = Metrics(
             self._state,
             version=__version__,
             config_hash=config_hash(settings),
             config=metrics_config(settings),
-            loop_lag=self._lag,
+            loop_lag=self._loop_lag,
+            workers=lambda: self.gateway.front.workers,
             log_dropped=self._access_log.dropped if self._access_log else None,
             records_dropped=self._record_file.dropped if self._record_file else None,
             findings=self._monitor.findings.causes,
@@ -92,22 +106,32 @@ class Service:
             observers.append(self._otel)
         admission = admission_config(settings)
         estimator = Estimator(admission.estimator)  # admission teaches it what the proxy asks it
+        every = EVERY if meet is None else _CAREFULLY
         controller = AdmissionController(admission, engines, random.uniform, estimator, curves)
-        self._state_file = StateFile(path, controller) if (path := settings.state_file) else None
+        self._state_file = StateFile(path, controller, every=every) if (path := settings.state_file) else None
+        config, keys = proxy_config(settings), api_keys(settings)
+
+        def reception(gate: Gate) -> Door:
+            from gateway.brain.reception import Reception  # one process alone needs none of it
+
+            assert meet is not None  # noqa: S101 - else it is not called
+            return Reception(meet, config, engines, gate, estimator, observers, keys)
+
         self.gateway = Gateway(
-            proxy_config(settings),
+            config,
             engines,
             controller,
             estimator,
             observers,
             CanaryPlan(interval, PROMPTS, canaries.compare) if (interval := settings.canary_interval) else None,
-            api_keys(settings),
+            keys,
+            None if meet is None else reception,
         )
         self._reloader = Reloader(loaded, read or (lambda: loaded), self.gateway, self._tell_change)
         token = settings.admin_token
         admin = admin_app(
             state=self._state,
-            readiness=ReadinessCheck(self._state),
+            readiness=ReadinessCheck(self._state, lambda: self.gateway.front.workers),
             registry=metrics.registry,
             config=lambda: described(self._reloader.loaded),
             version=__version__,
@@ -127,6 +151,9 @@ class Service:
     def _state(self) -> GatewayState:
         return self.gateway.state()
 
+    def _loop_lag(self) -> float:
+        return max(self._lag(), self.gateway.front.loop_lag)
+
     async def start(self) -> None:
         """Open both listeners; what was opened is closed again where one fails.
 
@@ -137,17 +164,17 @@ class Service:
         if self._state_file:
             self._state_file.load()
         try:
-            await _listen(self._open_admin(), settings, "admin_")
-            await _listen(self.gateway.start(), settings, "")
+            await listen(self._open_admin(), settings, "admin_")
+            await listen(self.gateway.start(), settings, "")
         except BaseException:
             await self.stop()
             raise
         self._lag.start()
         self._history.start()
         self._monitor.start()
+        self._reloader.start()
         if self._state_file:
             self._state_file.start()
-        self._reloader.start()
 
     async def _open_admin(self) -> None:
         await self._admin.setup()
@@ -193,8 +220,12 @@ class Service:
             self._record_file.stop()
 
 
-async def _listen(start: Coroutine[Any, Any, None], settings: Settings, which: str) -> None:
-    """Await ``start``, the opening of the listener that ``which`` + host and port set."""
+async def listen(start: Coroutine[Any, Any, None], settings: Settings, which: str) -> None:
+    """Await ``start``, the opening of the listener that ``which`` + host and port set.
+
+    Raises:
+        StartError: it cannot be opened; says which settings name it.
+    """
     try:
         await start
     except OSError as error:

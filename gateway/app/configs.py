@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -39,6 +41,12 @@ def _faults(settings: Settings) -> Iterator[Fault]:
             frozenset({"emulator_profile"}),
         )
 
+    if worker_count(settings) > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        yield Fault(
+            variable("workers"),
+            f"got {settings.workers}, expected 1: this system has no SO_REUSEPORT, by which processes share a port",
+            frozenset({"workers"}),
+        )
     histograms = [each.name for each in DEFINITIONS if each.kind is Kind.HISTOGRAM]
     for name in settings.metrics_buckets:
         if name not in histograms:
@@ -47,6 +55,13 @@ def _faults(settings: Settings) -> Iterator[Fault]:
                 f"got {name!r}, expected names of {', '.join(histograms)}{nearest(name, histograms)}",
                 frozenset({"metrics_buckets"}),
             )
+
+
+def worker_count(settings: Settings) -> int:
+    """Processes that relay."""
+    if settings.workers:
+        return settings.workers
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def proxy_config(settings: Settings) -> ProxyConfig:

@@ -7,18 +7,16 @@ import contextlib
 import gc
 import logging
 import sys
-from collections.abc import Iterable
 from typing import Final
 
-from gateway import __version__
-from gateway.app.announce import first_model, trial, where
+from gateway.app.announce import announce
 from gateway.app.check import marked
 from gateway.app.compose import Service
-from gateway.app.configs import load_all
-from gateway.app.exits import EXIT_CONFIG, EXIT_SIGNAL, EXIT_START, StartError
+from gateway.app.configs import load_all, worker_count
+from gateway.app.exits import EXIT_CONFIG, EXIT_START, StartError
 from gateway.app.notify import ServiceManager
-from gateway.app.process import Signals, run
-from gateway.settings import Loaded, Settings, variable
+from gateway.app.process import COLLECT, Signals, leave, run
+from gateway.settings import Loaded
 from gateway.settings.plain import backends
 from gateway.telemetry.logs import configure
 
@@ -35,6 +33,10 @@ def run_serve(env_file: str | None) -> int:
         return EXIT_CONFIG
     handler = configure(loaded.settings.log_level, loaded.settings.log_format)
     try:
+        if worker_count(loaded.settings) > 1:
+            from gateway.app.crew import serve_together  # one process alone needs none of it
+
+            return run(serve_together(loaded, env_file))
         return run(_serve(loaded, env_file))
     except StartError as error:
         _log.error("%s", error)
@@ -59,12 +61,13 @@ async def _serve(loaded: Loaded, env_file: str | None) -> int:
         signals.on_hangup(lambda: reloads.add(asyncio.create_task(_reload(service, manager))))
         gc.collect()
         gc.freeze()  # what stands now stays: the collector need not look at it again
-        announcement = asyncio.create_task(_announce(loaded, service))
+        gc.set_threshold(*COLLECT)
+        announcement = asyncio.create_task(announce(loaded.settings, service.gateway.url, service.admin_url))
         manager.ready()
         await signals.next()
         manager.stopping(loaded.settings.drain_grace + _LEAVING)
         announcement.cancel()
-        return await _leave(service, signals)
+        return await leave(service.gateway, signals)
 
 
 async def _reload(service: Service, manager: ServiceManager) -> None:
@@ -72,38 +75,3 @@ async def _reload(service: Service, manager: ServiceManager) -> None:
     service.reopen_log()
     await service.reload()
     manager.ready()
-
-
-async def _announce(loaded: Loaded, service: Service) -> None:
-    settings = loaded.settings
-    engines = [backend.url for backend in settings.backends] or [
-        f"emulated {settings.emulator_profile}: set {variable('backends')} to serve real ones"
-    ]
-    keys = bool(settings.api_keys) or settings.api_keys_file is not None
-    _say(settings, where(__version__, service.gateway.url, service.admin_url, engines, keys=keys))
-    model = None if keys else await first_model(service.gateway.url)
-    _say(settings, trial(service.gateway.url, model, keys=keys))
-
-
-def _say(settings: Settings, lines: Iterable[str]) -> None:
-    """Tell people; collectors of JSON get entries of the log. Not on stdout: that is the access log's."""
-    if settings.log_format == "json":
-        for line in lines:
-            _log.info("%s", line.strip())
-    else:
-        sys.stderr.write("".join(f"{line}\n" for line in lines))
-        sys.stderr.flush()
-
-
-async def _leave(service: Service, signals: Signals) -> int:
-    """Let what runs finish, within the grace time or until another signal."""
-    drained = asyncio.create_task(service.gateway.drain())
-    again = asyncio.create_task(signals.next())
-    await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
-    if not drained.done():
-        number = again.result()
-        await service.gateway.stop()
-        await drained
-        return EXIT_SIGNAL + number
-    again.cancel()
-    return 0

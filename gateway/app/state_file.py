@@ -56,8 +56,11 @@ class _ForeignError(ValueError):
 class StateFile:
     """The state file of one gateway."""
 
-    def __init__(self, path: str, learner: Learner, clock: Callable[[], float] = time.time) -> None:
-        """Nothing is read or written yet. ``clock`` gives seconds since the epoch."""
+    def __init__(
+        self, path: str, learner: Learner, clock: Callable[[], float] = time.time, every: float = EVERY
+    ) -> None:
+        """Nothing is read or written yet. ``clock`` gives seconds since the epoch; it is written ``every`` seconds."""
+        self._every = every
         self._path = Path(path)
         self._learner = learner
         self._clock = clock
@@ -101,7 +104,7 @@ class StateFile:
 
     async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(self._every)
             await self._save()
 
     async def _save(self) -> None:

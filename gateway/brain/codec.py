@@ -31,7 +31,11 @@ class Codec(Generic[T]):
 
     def dumps(self, value: T) -> bytes:
         """As bytes."""
-        return marshal.dumps(self.flat(value))
+        values = self.flat(value)
+        try:
+            return marshal.dumps(values)
+        except ValueError:  # a subclass of int or str, such as an HTTPStatus; marshal knows their own kinds alone
+            return marshal.dumps(_plain(values))
 
     def loads(self, data: bytes | memoryview) -> T:
         """And back; an equal value."""
@@ -84,6 +88,13 @@ class _Arrays:
 
     def __class_getitem__(cls, _item: type[int]) -> type[array[int]]:
         return array
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
+    return value if kind is None else kind(value)
 
 
 def _bytes_of(values: array[int]) -> bytes:

@@ -16,14 +16,16 @@ from typing import Any, Final
 
 from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account
+from gateway.brain.setup import Setup
 from gateway.brain.view import View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
-from gateway.model import Observer, Outcome, Permit, Rejection, Ticket, Verdict
+from gateway.model import Observer, Outcome, Permit, Record, Rejection, Ticket, Verdict
 from gateway.proxy.gate import Gate
 
 _log = logging.getLogger(__name__)
 
+_UNCLAIMED: Final = 10_000  # requests of a worker whose records may be missing
 _LOOK: Final = 0.25  # seconds between two looks at whether workers must be told anything new
 
 
@@ -32,6 +34,7 @@ class Pulse:
     """What a worker last said of itself."""
 
     pid: int = 0
+    listens: bool = False
     loop_lag: float = 0.0  # seconds
     in_flight: int = 0
     records_dropped: int = 0
@@ -46,6 +49,7 @@ class Desks:
         gate: Gate,
         estimator: Estimator,
         observers: Sequence[Observer],
+        setup: Callable[[], Setup],
         view: Callable[[], View],
         account: Callable[[str], Account | None],
     ) -> None:
@@ -53,12 +57,13 @@ class Desks:
         self._gate = gate
         self._estimator = estimator
         self._observers = tuple(observers)
+        self._setup = setup
         self._view = view
         self._account = account
         self._ticket_ids = itertools.count(1)
         self._desks: set[Desk] = set()
         self._server: asyncio.AbstractServer | None = None
-        self._told: View | None = None
+        self._told: tuple[Setup, View] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.nobody = asyncio.Event()
         self.nobody.set()
@@ -100,9 +105,8 @@ class Desks:
         if not self._desks:
             self.nobody.set()
 
-    def observe(self, payload: memoryview) -> None:
+    def observe(self, record: Record) -> None:
         """Pass a worker's record on."""
-        record = RECORDS.loads(payload)
         for observer in self._observers:
             observer.observe(record)
 
@@ -111,13 +115,20 @@ class Desks:
         self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look)
 
     def tell(self) -> None:
-        """Let the workers know how the backends are, where that changed."""
-        view = self._view()
-        if view != self._told:
-            self._told = view
-            payload = ViewCodec.dumps(view)
-            for desk in self._desks:
-                desk.channel.send(Kind.VIEW, payload)
+        """Let the workers know what they are set up with and how the backends are, where that changed.
+
+        What is granted afterwards finds them informed: the connection keeps the order.
+        """
+        setup, view = self._setup(), self._view()
+        before, self._told = self._told, (setup, view)
+        if before is None or before[0] != setup:
+            self._say(Kind.SETUP, setup.dumps())
+        if before is None or before[1] != view:
+            self._say(Kind.VIEW, ViewCodec.dumps(view))
+
+    def _say(self, kind: Kind, payload: bytes) -> None:
+        for desk in self._desks:
+            desk.channel.send(kind, payload)
 
 
 class _Asking:
@@ -158,6 +169,7 @@ class Desk:
         self._account = account
         self._waiting: dict[int, int] = {}  # id there -> id here
         self._held: dict[int, Permit] = {}  # by the id there
+        self._ended: dict[int, int] = {}  # id there -> id here, until its record comes
         self._charged: dict[str, int] = {}  # requests that run on each key
         self._does: dict[Kind, Callable[[memoryview], Any]] = {
             Kind.HELLO: self._hello,
@@ -165,7 +177,7 @@ class Desk:
             Kind.WITHDRAW: self._withdraw,
             Kind.LEAVE: self._leave,
             Kind.PROGRESS: self._progress,
-            Kind.RECORD: desks.observe,
+            Kind.RECORD: self._record,
             Kind.PULSE: self._note_pulse,
             Kind.KNOCK: self._knock,
             Kind.CHARGE: self._charge,
@@ -232,7 +244,17 @@ class Desk:
     def _leave(self, payload: memoryview) -> None:
         there, outcome, usage = heard(payload)
         permit = self._held.pop(there)
+        self._ended[there] = permit.ticket.id
+        if len(self._ended) > _UNCLAIMED:
+            del self._ended[next(iter(self._ended))]
         self._gate.leave(permit, Outcome(outcome), None if usage is None else USAGES.build(usage))
+
+    def _record(self, payload: memoryview) -> None:
+        """What is kept of a request until its record comes is kept under the id that it has here."""
+        record = RECORDS.loads(payload)
+        if record.ticket is not None and (here := self._ended.pop(record.ticket.id, None)) is not None:
+            record.ticket = replace(record.ticket, id=here)
+        self._desks.observe(record)
 
     def _progress(self, payload: memoryview) -> None:
         held = self._held
@@ -243,7 +265,7 @@ class Desk:
 
     def _note_pulse(self, payload: memoryview) -> None:
         pulse = self.pulse
-        pulse.loop_lag, pulse.in_flight, pulse.records_dropped = heard(payload)
+        pulse.listens, pulse.loop_lag, pulse.in_flight, pulse.records_dropped = heard(payload)
 
     def _knock(self, payload: memoryview) -> None:
         there = TICKETS.loads(payload)

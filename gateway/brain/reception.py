@@ -11,6 +11,7 @@ from typing import Final
 
 from gateway.admission.estimator import Estimator
 from gateway.brain.desk import Desks
+from gateway.brain.setup import Setup
 from gateway.brain.view import View
 from gateway.dialects.base import EngineDialect
 from gateway.model import Backend, Observer
@@ -31,6 +32,7 @@ class Reception:
         self,
         path: Path,
         config: ProxyConfig,
+        backends: Sequence[Backend],
         gate: Gate,
         estimator: Estimator,
         observers: Sequence[Observer],
@@ -39,8 +41,15 @@ class Reception:
         self.keys = KeyBook(keys)
         self._config = config
         self._gate = gate
+        self._backends = {backend.name: backend for backend in backends}
+        self._serial = 0
         self._engines: dict[str, tuple[str, dict[str, int | None]]] = {}
-        self.desks = Desks(path, gate, estimator, observers, self._view, self.keys.account)
+        self.desks = Desks(path, gate, estimator, observers, self._setup, self._view, self.keys.account)
+
+    def _setup(self) -> Setup:
+        present = self._gate.tuning.backends  # those that have left are not among them
+        backends = tuple(backend for name, backend in self._backends.items() if name in present)
+        return Setup(self._config, backends, self.keys.given, self._serial)
 
     def _view(self) -> View:
         lanes = tuple((lane.name, lane.threshold) for lane in self._gate.tuning.lanes)
@@ -64,6 +73,16 @@ class Reception:
         """Requests being served by all workers, as they last said."""
         return sum(pulse.in_flight for pulse in self.desks.pulses)
 
+    @property
+    def workers(self) -> int:
+        """Processes that listen to clients and have found this one."""
+        return sum(pulse.listens for pulse in self.desks.pulses)
+
+    @property
+    def loop_lag(self) -> float:
+        """Seconds by which the event loop of the worst worker was late lately."""
+        return max((pulse.loop_lag for pulse in self.desks.pulses), default=0.0)
+
     def prefer(self, kinds: Collection[str]) -> None:
         """Workers find out from the engines that they are told of."""
 
@@ -72,7 +91,9 @@ class Reception:
         self._engines[backend] = engine.kind, dict(lengths)
 
     def know(self, backend: Backend) -> None:
-        """Workers read the same settings."""
+        """Let the workers know a backend, before anything goes to it."""
+        self._backends[backend.name] = backend
+        self.desks.tell()
 
     async def reconfigure(self, config: ProxyConfig, more: Sequence[Upstream] = ()) -> None:
         """Go on with other settings, and with what the files of certificates hold now, for the upstreams in ``more``.
@@ -84,6 +105,8 @@ class Reception:
         for upstream, context in zip(more, fresh, strict=True):
             upstream.reconfigure(config, context)
         self._config = config
+        self._serial += 1
+        self.desks.tell()
 
     async def finish(self) -> None:
         """Refuse what arrives from now on, and wait for the workers to end, for no longer than they may take."""

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account, Shortage, Standing
+from gateway.brain.setup import Setup
 from gateway.brain.view import EMPTY, View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
@@ -40,17 +41,23 @@ _SOON: Final = 1.0  # seconds after which a client may come again while there is
 
 
 class RemoteGate:
-    """``gateway.proxy.gate.Gate`` for a worker. ``on_view`` is told what the brain knows of the backends."""
+    """``gateway.proxy.gate.Gate`` for a worker.
+
+    ``on_setup`` is told what the brain is set up with, before anything is granted under that; ``on_view`` what it
+    knows of the backends.
+    """
 
     def __init__(
         self,
         path: str,
+        on_setup: Callable[[Setup], None],
         on_view: Callable[[View], None],
         lag: Callable[[], float],
         in_flight: Callable[[], int],
         estimator: Estimator,
     ) -> None:
         self._path = path
+        self._on_setup = on_setup
         self._on_view = on_view
         self._lag = lag
         self._in_flight = in_flight
@@ -67,6 +74,7 @@ class RemoteGate:
         self._gone = asyncio.Event()
         self._told = asyncio.Event()
         self.records_dropped = 0
+        self.listens = False
         self.draining = False
 
     # -- the connection ----------------------------------------------------------------------------------------------
@@ -109,8 +117,12 @@ class RemoteGate:
 
     async def _beat(self) -> None:
         while True:
-            self._channel.say(Kind.PULSE, self._lag(), self._in_flight(), self.records_dropped)
+            self.pulse()
             await asyncio.sleep(_PULSE)
+
+    def pulse(self) -> None:
+        """Say how this process is."""
+        self._channel.say(Kind.PULSE, self.listens, self._lag(), self._in_flight(), self.records_dropped)
 
     def _lost(self) -> None:
         for there, future in list(self._waiting.items()):
@@ -239,6 +251,8 @@ class RemoteGate:
             self._view = ViewCodec.loads(payload)
             self._on_view(self._view)
             self._told.set()
+        elif kind is Kind.SETUP:
+            self._on_setup(Setup.loads(payload))
         else:
             there, *said = heard(payload)
             asked = self._asked.pop(there, None)

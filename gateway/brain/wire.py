@@ -7,7 +7,7 @@ import marshal
 from collections.abc import Callable
 from enum import IntEnum, unique
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, cast
 
 _HEAD: Final = Struct("<IB")
 MOST_UNSENT: Final = 8 << 20
@@ -24,7 +24,7 @@ class Kind(IntEnum):
     LEAVE = 4  # worker: (id, outcome, usage or None)
     PROGRESS = 5  # worker: doubles, three to an output: id, events, instant
     RECORD = 6  # worker: record
-    PULSE = 7  # worker: (seconds of loop lag, requests in flight, records dropped)
+    PULSE = 7  # worker: (whether it listens, seconds of loop lag, requests in flight, records dropped)
     KNOCK = 8  # worker: ticket
     CHARGE = 9  # worker: (id, name of the key, tokens)
     REFUND = 10  # worker: (name of the key, reserved, used, refused)
@@ -33,6 +33,7 @@ class Kind(IntEnum):
     KNOCKED = 13  # brain: (id, None or what a rejection has)
     CHARGED = 14  # brain: (id, (reason, wait) or None, standings)
     VIEW = 15  # brain: what workers need to know of the backends
+    SETUP = 16  # brain: what workers are set up with
 
 
 class Channel(asyncio.Protocol):
@@ -48,8 +49,7 @@ class Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a stream socket
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - either way it is over
         """End."""

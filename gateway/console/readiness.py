@@ -31,9 +31,15 @@ class ReadinessCheck:
     gateway out of service for that would turn a slow moment into an outage.
     """
 
-    def __init__(self, state: Callable[[], GatewayState], clock: Callable[[], float] = time.monotonic) -> None:
-        """``state`` is admission's; ``clock`` gives seconds."""
+    def __init__(
+        self,
+        state: Callable[[], GatewayState],
+        workers: Callable[[], int] = lambda: 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``state`` is admission's, ``workers`` how many processes relay; ``clock`` gives seconds."""
         self._state = state
+        self._workers = workers
         self._clock = clock
         self._began = clock()
         self._reached = False
@@ -47,6 +53,8 @@ class ReadinessCheck:
         out = tuple(each for each in state.backends if each.health not in _ELIGIBLE)
         if state.draining:
             return Readiness(ready=False, degraded=False, reasons=("draining: the gateway is shutting down",))
+        if not self._workers():
+            return Readiness(ready=False, degraded=False, reasons=("no process relays: see the log",))
         if unasked and not self._reached:
             reasons = tuple(f"backend {each.name} has not said yet what it serves" for each in unasked)
             return Readiness(ready=False, degraded=False, reasons=reasons)

@@ -99,6 +99,16 @@ class Front:
         """Requests being served now, queued ones included."""
         return self._handler.in_flight
 
+    @property
+    def workers(self) -> int:
+        """Processes that relay: this one, once it listens."""
+        return int(self._listener is not None)
+
+    @property
+    def loop_lag(self) -> float:
+        """Seconds by which the event loops of other processes were late lately; there are none."""
+        return 0.0
+
     def prefer(self, kinds: Collection[str]) -> None:
         """Take a body that could be meant for several engines for one of these kinds, which are there."""
         self._dialects.prefer(kinds)

@@ -37,11 +37,13 @@ class KeyBook:
         self._keys: dict[bytes, tuple[bytes, Account]] = {}
         self._accounts: dict[str, Account] = {}
         self.closed = False
+        self.given: Keys | None = None
         self.replace(keys)
 
     def replace(self, keys: Keys | None) -> None:
         """Go on with other keys, from the next request on; who is known already keeps what was counted."""
         self.closed = keys is not None
+        self.given = keys
         known, self._accounts, self._keys = self._accounts, {}, {}
         for digest, terms in (keys or {}).items():
             account = self._accounts.get(terms.name) or known.get(terms.name) or Account(terms)

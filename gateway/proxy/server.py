@@ -42,6 +42,14 @@ class Door(Protocol):
     def in_flight(self) -> int:
         """As ``Front.in_flight``."""
 
+    @property
+    def workers(self) -> int:
+        """As ``Front.workers``."""
+
+    @property
+    def loop_lag(self) -> float:
+        """As ``Front.loop_lag``."""
+
     def prefer(self, kinds: Collection[str]) -> None:
         """As ``Front.prefer``."""
 

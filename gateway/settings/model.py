@@ -314,6 +314,11 @@ class _Clients(BaseModel):
         description="Bytes a second at which a client that goes on for longer than that must send its body on the "
         "whole, and take its answer: one that drips is cut. 0: no bound.",
     )
+    workers: Annotated[Whole, Ge(0), Le(256)] = Field(
+        default=1,
+        description="Processes that relay, all on one port; 0 is one for each core. More than one get a process beside "
+        "them that decides for all, so that limits, queues and figures are those of one gateway.",
+    )
     backlog: Annotated[Whole, Ge(1)] = Field(default=4096, description="Connections that may wait to be accepted.")
     max_prompt_tokens: ModelTokens = Field(
         default={},

@@ -393,8 +393,13 @@ DRAINING: Final = _gauge(
 )
 LOOP_LAG: Final = _gauge(
     "gateway_event_loop_lag_seconds",
-    meaning="Longest delay of the event loop in the last 15 to 30 seconds.",
+    meaning="Longest delay of the event loop in the last 15 to 30 seconds; of several processes, the worst.",
     action="Above 0.05: the process is short of CPU or something blocks it; every stream stutters by as much.",
+)
+WORKERS: Final = _gauge(
+    "gateway_workers",
+    meaning="Processes that relay now.",
+    action="Below GATEWAY_WORKERS: one has ended and is started again; the log says why.",
 )
 LOG_DROPPED: Final = _counter(
     "gateway_access_log_dropped_total",
@@ -438,6 +443,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
             OVERLOADED,
             DRAINING,
             LOOP_LAG,
+            WORKERS,
             LOG_DROPPED,
             RECORDS_DROPPED,
             BUILD_INFO,

@@ -102,12 +102,13 @@ class Metrics:
         config_hash: str,
         config: MetricsConfig | None = None,
         loop_lag: Callable[[], float] | None = None,
+        workers: Callable[[], int] | None = None,
         log_dropped: Callable[[], int] | None = None,
         records_dropped: Callable[[], int] | None = None,
         findings: Callable[[], Iterable[tuple[str, str | None]]] = tuple,
         canary_failures: Mapping[str, int] | None = None,
     ) -> None:
-        """``loop_lag`` gives seconds (LoopLag), the dropped are lines lost (AccessLog.dropped, RecordFile.dropped).
+        """``loop_lag`` gives seconds (LoopLag), ``workers`` the processes that relay, the dropped are lines lost (AccessLog.dropped, RecordFile.dropped).
 
         ``findings`` gives the cause and the backend of each finding of the diagnosis, ``canary_failures`` counts them
         by backend and is read at each scrape.
@@ -117,6 +118,7 @@ class Metrics:
         self._version = version
         self.configured(config_hash)
         self._loop_lag = loop_lag
+        self._workers = workers
         self._findings = findings
         self._canary_failures = {} if canary_failures is None else canary_failures
         self._dropped = ((names.LOG_DROPPED, log_dropped), (names.RECORDS_DROPPED, records_dropped))
@@ -283,6 +285,8 @@ class Metrics:
         yield _single(names.DRAINING, state.draining)
         if self._loop_lag is not None:
             yield _single(names.LOOP_LAG, self._loop_lag())
+        if self._workers is not None:
+            yield _single(names.WORKERS, float(self._workers()))
         for definition, dropped in self._dropped:
             if dropped is not None:
                 yield _single(definition, dropped())

@@ -14,8 +14,10 @@ from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account, KeyTerms
 from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
+from gateway.brain.setup import Setup
 from gateway.brain.view import View
 from gateway.model import Backend, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
+from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Gate
 from tests.admission.helpers import CHAT, config, fixed, ticket
 
@@ -32,10 +34,13 @@ class Brain:
         self.controller = AdmissionController(settings, backends, lambda low, _high: low, self.estimator)
         self.gate = Gate(self.controller)
         self.account = account
-        self.desks = Desks(path, self.gate, self.estimator, [self], self.view, lambda _name: self.account)
+        self.desks = Desks(path, self.gate, self.estimator, [self], self.setup, self.view, lambda _name: self.account)
 
     def observe(self, record: Record) -> None:
         self.records.append(record)
+
+    def setup(self) -> Setup:
+        return Setup(ProxyConfig(host="127.0.0.1", port=0), (), None)
 
     def view(self) -> View:
         return View(self.gate.down, self.gate.routes, (("short", 1000), ("long", None)))
@@ -62,8 +67,9 @@ async def opened(brain: Brain) -> AsyncIterator[Brain]:
 
 @asynccontextmanager
 async def worker(path: Path) -> AsyncIterator[RemoteGate]:
+    setups: list[Setup] = []
     views: list[View] = []
-    gate = RemoteGate(str(path), views.append, lambda: 0.25, lambda: 3, Estimator(config().estimator))
+    gate = RemoteGate(str(path), setups.append, views.append, lambda: 0.25, lambda: 3, Estimator(config().estimator))
     await asyncio.wait_for(gate.start(), 5)
     try:
         yield gate
@@ -213,7 +219,9 @@ async def test_without_the_brain_new_work_is_refused_and_what_runs_is_told_to_th
 @asynccontextmanager
 async def worker_of_a_dying_brain(path: Path) -> AsyncIterator[tuple[RemoteGate, Permit]]:
     async with opened(Brain(path, fixed(1))) as brain:
-        gate = RemoteGate(str(path), lambda _view: None, lambda: 0.0, lambda: 0, Estimator(config().estimator))
+        gate = RemoteGate(
+            str(path), lambda _setup: None, lambda _view: None, lambda: 0.0, lambda: 0, Estimator(config().estimator)
+        )
         await gate.start()
         held = await permit(gate, ticket(stream=False))
         waiting = asyncio.create_task(gate.enter(ticket()))
@@ -238,6 +246,18 @@ async def test_what_is_known_of_the_backends_reaches_every_worker(path: Path) ->
             await until(lambda: newcomer.is_down("a"))
 
 
+async def test_a_record_has_the_id_under_which_the_brain_knows_its_request(path: Path) -> None:
+    async with opened(Brain(path, fixed(4))) as brain, worker(path) as one, worker(path) as other:
+        asked = ticket()
+        for gate in (one, other):
+            given = await permit(gate, asked)
+            gate.leave(given, Outcome.COMPLETED, None)
+            gate.observe(Record("id", given.ticket, CHAT, "POST", "/", Timeline(1.0), Outcome.COMPLETED, 200))
+        await until(lambda: len(brain.records) == 2)
+        first, second = (record.ticket.id for record in brain.records if record.ticket is not None)
+        assert first != second
+
+
 async def test_records_and_pulses_arrive(path: Path) -> None:
     async with opened(Brain(path, fixed(1))) as brain, worker(path) as gate:
         gate.observe(Record("id", ticket(), CHAT, "POST", "/", Timeline(1.0), Outcome.COMPLETED, 200))
@@ -245,6 +265,7 @@ async def test_records_and_pulses_arrive(path: Path) -> None:
         assert brain.records[0].request_id == "id"
         await until(lambda: brain.desks.pulses[0].in_flight == 3)
         assert brain.desks.pulses[0].loop_lag == 0.25
+        assert not brain.desks.pulses[0].listens
     gate.observe(brain.records[0])
     assert gate.records_dropped == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -65,7 +66,7 @@ records = st.builds(
     st.just("/\udc80"),  # a path as the client wrote it need not be UTF-8
     timelines(),
     st.sampled_from(Outcome),
-    st.just(200),
+    st.just(200) | st.sampled_from(HTTPStatus),
     reason=st.none() | st.sampled_from(Reason),
     usage=st.none() | st.builds(Usage, st.none() | numbers),
 )

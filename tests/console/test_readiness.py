@@ -17,8 +17,9 @@ class World:
     def __init__(self, *healths: str, pace: float | None = None) -> None:
         self.now = 1000.0
         self.pace = pace
+        self.workers = 1
         self.become(*healths)
-        self.check = ReadinessCheck(lambda: self.state, lambda: self.now)
+        self.check = ReadinessCheck(lambda: self.state, lambda: self.workers, lambda: self.now)
 
     def become(self, *healths: str, draining: bool = False) -> None:
         backends = (backend_state(f"gpu{i}", health=health, pace=self.pace) for i, health in enumerate(healths))
@@ -111,3 +112,11 @@ def test_without_a_backend_it_is_not_ready() -> None:
     world = World("up")
     world.state = GatewayState((), (), draining=False, overloaded=False, retries_seen={})
     assert not world.check().ready
+
+
+def test_not_ready_while_no_process_relays() -> None:
+    world = World("up")
+    world.workers = 0
+    assert world.check() == Readiness(ready=False, degraded=False, reasons=("no process relays: see the log",))
+    world.workers = 1
+    assert world.check().ready

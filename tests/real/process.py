@@ -63,6 +63,11 @@ class Program:
         """The end of what it printed so far."""
         return self._log.read_text(errors="replace")[-characters:]
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
     def signal(self, number: int) -> None:
         """Send it a signal."""
         self._process.send_signal(number)

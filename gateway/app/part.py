@@ -1,0 +1,97 @@
+"""One process of a gateway that has several: ``python -m gateway.app.part brain|worker SOCKET FD [--port N]``.
+
+Started by ``crew``, which reads from ``FD`` when it is ready and whose end it sees at the end of its standard input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.admission.estimator import Estimator
+from gateway.app.compose import Service, listen
+from gateway.app.configs import load_all, proxy_config
+from gateway.app.exits import EXIT_CONFIG, EXIT_START, StartError
+from gateway.app.process import COLLECT, Signals, leave, run
+from gateway.brain.worker import Worker
+from gateway.settings import Loaded
+from gateway.settings.plain import admission_config, api_keys, backends
+from gateway.telemetry.logs import configure
+
+_log = logging.getLogger("gateway")
+
+BRAIN: Final = "brain"
+WORKER: Final = "worker"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until a signal, or until the crew is gone."""
+    parser = argparse.ArgumentParser(
+        prog="gateway.app.part", description="One process of a gateway: see gateway serve."
+    )
+    parser.add_argument("part", choices=(BRAIN, WORKER))
+    parser.add_argument("meet", type=Path, metavar="SOCKET")
+    parser.add_argument("tell", type=int, metavar="FD")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--env-file")
+    arguments = parser.parse_args(argv)
+    loaded = load_all(arguments.env_file)
+    if not loaded.ok:  # the crew has said what
+        return EXIT_CONFIG
+    handler = configure(loaded.settings.log_level, loaded.settings.log_format)
+    try:
+        return run(_serve(loaded, arguments))
+    except StartError as error:
+        _log.error("%s", error)
+        return EXIT_START
+    finally:
+        handler.close()
+
+
+async def _serve(loaded: Loaded, arguments: argparse.Namespace) -> int:
+    signals = Signals()
+    signals.on_orphaned(sys.stdin.fileno())
+    if arguments.part == BRAIN:
+        read = partial(load_all, arguments.env_file)
+        service = Service(loaded, backends(loaded.settings), read, arguments.meet)
+        await service.start()
+        reloads: set[asyncio.Task[None]] = set()
+        signals.on_hangup(lambda: reloads.add(asyncio.create_task(service.reload())))
+        _ready(arguments.tell, {"admin": service.admin_url})
+        try:
+            await signals.next()
+            return await leave(service.gateway, signals)
+        finally:
+            await service.stop()
+    settings = loaded.settings
+    estimator = Estimator(admission_config(settings).estimator)
+    config = proxy_config(settings.model_copy(update={"port": arguments.port}))
+    worker = Worker(arguments.meet, config, backends(settings), estimator, api_keys(settings))
+    await listen(worker.start(), settings, "")
+    signals.on_hangup(lambda: None)  # the brain tells what changes
+    _ready(arguments.tell, {"clients": worker.front.url})
+    await signals.next()
+    return await leave(worker, signals)
+
+
+def _ready(descriptor: int, said: Any) -> None:
+    gc.collect()
+    gc.freeze()  # what stands now stays: the collector need not look at it again
+    gc.set_threshold(*COLLECT)
+    with contextlib.suppress(BrokenPipeError):  # the crew is gone; standard input tells
+        os.write(descriptor, json.dumps(said).encode() + b"\n")
+    os.close(descriptor)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
