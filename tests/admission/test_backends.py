@@ -114,6 +114,17 @@ def test_who_waits_where_nobody_is_left_is_told_at_once() -> None:
     assert verdict.reason is Reason.NO_BACKEND
 
 
+def test_who_waits_for_others_is_not_touched() -> None:
+    world = World(Backend("a", "http://a", models=("m",), limit=1), Backend("b", "http://b", models=("n",), limit=1))
+    held = world.offer("m")
+    assert isinstance(held, Permit)
+    assert world.offer("m") is None
+    assert world.controller.change_backend(Backend("b", "http://b", models=("n", "o")), world.now) == []
+    (permit,) = world.controller.settle(held, Outcome.COMPLETED, None, world.now)
+    assert isinstance(permit, Permit)
+    assert permit.backend == "a"
+
+
 def test_who_waits_is_served_by_one_that_comes() -> None:
     world = World(Backend("a", "http://a", limit=1))
     held = [verdict for verdict in (world.offer() for _ in range(3)) if isinstance(verdict, Permit)]

@@ -111,6 +111,8 @@ def test_other_terms_keep_what_was_counted_under_the_same_bound() -> None:
     holder.retune(KeyTerms("a", requests_per_minute=10, tokens_per_minute=2_000, max_in_flight=1))
     assert [standing.remaining for standing in holder.standings(0.0)] == [9, 2_000]
     assert holder.enter(1, 0.0) == Shortage(Reason.KEY_IN_FLIGHT, 1.0)
+    holder.retune(KeyTerms("a", requests_per_minute=20, tokens_per_minute=2_000))
+    assert [standing.remaining for standing in holder.standings(0.0)] == [20, 2_000]
     holder.retune(KeyTerms("a"))
     assert list(holder.standings(0.0)) == []
     assert holder.enter(1, 0.0) is None
