@@ -1,0 +1,150 @@
+"""What it costs to ask the brain in another process: ``python -m tests.bench.brain [SECONDS] [ASKS_PER_SECOND]``.
+
+One worker asks at a steady rate for permits that are free, and gives each back at once. In turn with it the same number
+of frames of the same size go to a process that only echoes them: what the kernel and two event loops cost anyway.
+Printed are microseconds from the question to the answer, and the ratio of the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+
+from gateway.admission.config import AdmissionConfig
+from gateway.admission.controller import AdmissionController
+from gateway.admission.estimator import Estimator
+from gateway.brain.desk import Desks
+from gateway.brain.remote import RemoteGate
+from gateway.brain.setup import Setup
+from gateway.brain.view import View
+from gateway.brain.wire import Channel, Kind
+from gateway.brain.words import TICKETS
+from gateway.model import Access, Backend, Outcome, Permit, Route, Shape, Ticket, Usage, WorkEstimate
+from gateway.proxy.config import ProxyConfig
+from gateway.proxy.gate import Gate
+
+SHAPE = Shape(Route("chat", Access.ADMIT), model="m", stream=True, prompt_bytes=2000, max_output=200)
+WORK = WorkEstimate(500, 200, 325.0)
+
+Ask = Callable[[int], Awaitable[None]]
+
+
+async def brain(path: Path) -> None:
+    config = AdmissionConfig()
+    backends = [Backend(f"gpu{number}", f"http://gpu{number}", limit=64) for number in range(16)]
+    estimator = Estimator(config.estimator)
+    gate = Gate(AdmissionController(config, backends, lambda low, _high: low, estimator))
+    setup = Setup(ProxyConfig(host="127.0.0.1", port=0), tuple(backends), None)
+    desks = Desks(path, gate, estimator, (), lambda: setup, lambda: View(gate.down, gate.routes), lambda _name: None)
+    await desks.start()
+    await asyncio.get_running_loop().create_unix_server(_echo, path.with_suffix(".echo"))
+    gc.freeze()
+    await asyncio.sleep(600)
+
+
+def _echo() -> Channel:
+    channel = Channel()
+    channel.take = lambda kind, payload: channel.send(kind, bytes(payload))
+    return channel
+
+
+@contextmanager
+def brain_process() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "brain"
+        process = subprocess.Popen([sys.executable, "-m", "tests.bench.brain", "--brain", str(path)])  # noqa: S603
+        try:
+            while not path.with_suffix(".echo").exists():
+                time.sleep(0.05)
+            yield path
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def asking(path: Path) -> tuple[Ask, Callable[[], Awaitable[None]]]:
+    settings = AdmissionConfig()
+    gate = RemoteGate(
+        str(path), lambda _setup: None, lambda _view: None, lambda: 0.0, lambda: 0, Estimator(settings.estimator)
+    )
+    await gate.start()
+
+    async def ask(number: int) -> None:
+        permit = await gate.enter(Ticket(number, SHAPE, WORK, client="c"))
+        assert isinstance(permit, Permit), permit
+        gate.leave(permit, Outcome.COMPLETED, Usage(500, 200))
+
+    return ask, gate.stop
+
+
+async def echoing(path: Path) -> Ask:
+    _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, str(path.with_suffix(".echo")))
+    waiting: list[asyncio.Future[None]] = []
+    channel.take = lambda _kind, _payload: waiting.pop(0).set_result(None)
+    frame = TICKETS.dumps(Ticket(1, SHAPE, WORK, client="c"))
+
+    async def ask(_number: int) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(future)
+        channel.send(Kind.OFFER, frame)
+        await future
+
+    return ask
+
+
+async def timed(ask: Ask, seconds: float, rate: float, first: int) -> list[float]:
+    """Microseconds of each question; questions are due at even spaces, whatever becomes of those before."""
+    took: list[float] = []
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(number: int) -> None:
+        began = time.perf_counter()
+        await ask(number)
+        took.append((time.perf_counter() - began) * 1e6)
+
+    start = time.perf_counter()
+    for number in range(int(seconds * rate)):
+        while time.perf_counter() < start + number / rate:  # noqa: ASYNC110 - timers are too coarse
+            await asyncio.sleep(0)
+        tasks.add(task := asyncio.create_task(one(first + number)))
+        task.add_done_callback(tasks.discard)
+    while tasks:  # noqa: ASYNC110 - the end is not timed
+        await asyncio.sleep(0.01)
+    return took
+
+
+async def main(seconds: float, rate: float) -> None:
+    with brain_process() as path:
+        ask, stop = await asking(path)
+        echo = await echoing(path)
+        gc.freeze()
+        rows: dict[str, list[float]] = {"ask and answer": [], "echo": []}
+        first = 1
+        for _ in range(3):
+            for name, question in (("ask and answer", ask), ("echo", echo)):
+                rows[name] += await timed(question, seconds / 6, rate, first)
+                first += int(seconds * rate)
+        await stop()
+    print(f"{'':16}{'mean':>8}{'p50':>8}{'p99':>8}  us at {rate:.0f}/s")  # noqa: T201
+    for name, took in rows.items():
+        cuts = statistics.quantiles(took, n=100)
+        print(f"{name:16}{statistics.fmean(took):8.0f}{cuts[49]:8.0f}{cuts[98]:8.0f}")  # noqa: T201
+    ratio = statistics.median(rows["ask and answer"]) / statistics.median(rows["echo"])
+    print(f"ratio of the medians {ratio:.2f}")  # noqa: T201
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--brain"]:
+        uvloop.run(brain(Path(sys.argv[2])))
+    else:
+        uvloop.run(main(*(float(each) for each in [*sys.argv[1:], "6", "5000"][:2])))
