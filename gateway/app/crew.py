@@ -57,17 +57,12 @@ async def serve_together(loaded: Loaded, env_file: str | None) -> int:
             more[variable("backends")] = json.dumps([given])
         crew = Crew(folder / "brain", held.getsockname()[1], worker_count(settings), env_file, more)
         stack.push_async_callback(crew.kill)
-        starting = asyncio.create_task(crew.start())
-        leaving = asyncio.create_task(signals.next())
-        await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not starting.done():
-            starting.cancel()
+        if not await signals.unless_told(crew.start()):
             return 0
-        admin, clients = starting.result()
         signals.on_hangup(lambda: _pass_on(crew, manager))
-        announcement = asyncio.create_task(announce(settings, clients, admin))
+        announcement = asyncio.create_task(announce(settings, crew.clients, crew.admin))
         manager.ready()
-        number = await leaving
+        number = await signals.next()
         announcement.cancel()
         manager.stopping(settings.drain_grace + _LEAVING)
         return await _leave(crew, signals, number)
@@ -124,16 +119,16 @@ class Crew:
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._leaving = False
+        self.admin = self.clients = ""  # URLs of the ports, once they are open
 
-    async def start(self) -> tuple[str, str]:
-        """Start everybody; where the admin port is, and where clients go.
+    async def start(self) -> None:
+        """Start everybody.
 
         Raises:
             StartError: one of them does not start.
         """
-        brain = await self._begin(BRAIN)
-        workers = await asyncio.gather(*map(self._begin, self._names))
-        return brain["admin"], workers[0]["clients"]
+        self.admin = (await self._begin(BRAIN))["admin"]
+        self.clients = (await asyncio.gather(*map(self._begin, self._names)))[0]["clients"]
 
     async def _begin(self, name: str) -> Any:
         said = await self._launch(name)

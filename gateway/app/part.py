@@ -65,8 +65,7 @@ async def _serve(loaded: Loaded, arguments: argparse.Namespace) -> int:
         read = partial(load_all, arguments.env_file)
         service = Service(loaded, backends(loaded.settings), read, arguments.meet)
         await service.start()
-        reloads: set[asyncio.Task[None]] = set()
-        signals.on_hangup(lambda: reloads.add(asyncio.create_task(service.reload())))
+        signals.on_hangup(service.reload)
         _ready(arguments.tell, {"admin": service.admin_url})
         try:
             await signals.next()
@@ -77,8 +76,10 @@ async def _serve(loaded: Loaded, arguments: argparse.Namespace) -> int:
     estimator = Estimator(admission_config(settings).estimator)
     config = proxy_config(settings.model_copy(update={"port": arguments.port}))
     worker = Worker(arguments.meet, config, backends(settings), estimator, api_keys(settings))
-    await listen(worker.start(), settings, "")
     signals.on_hangup(lambda: None)  # the brain tells what changes
+    if not await signals.unless_told(listen(worker.start(), settings, "")):
+        await worker.stop()
+        return 0
     _ready(arguments.tell, {"clients": worker.front.url})
     await signals.next()
     return await leave(worker, signals)

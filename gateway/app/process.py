@@ -32,6 +32,7 @@ class Signals:
     def __init__(self) -> None:
         self._arrived: asyncio.Queue[int] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
+        self._acting: set[asyncio.Task[None]] = set()
         for number in _STOP:
             with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt
                 self._loop.add_signal_handler(number, self._arrived.put_nowait, number)
@@ -39,6 +40,24 @@ class Signals:
     async def next(self) -> int:
         """Number of the next signal."""
         return await self._arrived.get()
+
+    async def unless_told(self, start: Coroutine[Any, Any, None]) -> bool:
+        """Await ``start``; False where a signal comes first, which ends it. The signal is used up.
+
+        Raises:
+            Exception: what ``start`` raises.
+        """
+        starting, told = asyncio.create_task(start), asyncio.create_task(self.next())
+        await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+        if starting.done():
+            if told.done():  # both at once
+                self._arrived.put_nowait(told.result())
+            told.cancel()
+            await starting
+            return True
+        starting.cancel()
+        await asyncio.wait({starting})
+        return False
 
     def on_orphaned(self, pipe: int) -> None:
         """Take the end of the parent, which is the end of ``pipe``, for a SIGTERM."""
@@ -49,10 +68,18 @@ class Signals:
 
         self._loop.add_reader(pipe, ended)  # nothing is ever written to it
 
-    def on_hangup(self, action: Callable[[], None]) -> None:
-        """Call ``action`` at each SIGHUP, where there is one."""
+    def on_hangup(self, action: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
+        """Call ``action`` at each SIGHUP, where there is one, and run what it returns."""
+
+        def act() -> None:
+            doing = action()
+            if doing is not None:
+                task = self._loop.create_task(doing)
+                self._acting.add(task)
+                task.add_done_callback(self._acting.discard)
+
         if hasattr(signal, "SIGHUP"):
-            self._loop.add_signal_handler(signal.SIGHUP, action)
+            self._loop.add_signal_handler(signal.SIGHUP, act)
 
 
 class Leaving(Protocol):
