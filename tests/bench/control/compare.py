@@ -157,7 +157,8 @@ def _first_come(setup: Setup, limit: int) -> Result:
 
 
 def _one_lane(queue: QueueConfig) -> QueueConfig:
-    return replace(queue, lanes=(replace(queue.lanes[-1], name="all"),))
+    """All in the first lane: whoever is short could wait no longer."""
+    return replace(queue, lanes=(replace(queue.lanes[0], name="all", threshold=None),))
 
 
 def _goodput(result: Result) -> float:
