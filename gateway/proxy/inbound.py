@@ -29,6 +29,7 @@ _SAMPLE: Final = 32 * 1024  # of a larger body, the fingerprint takes so much of
 _ID_LIMIT: Final = 256  # what is told of a request is bounded; what is sent on is not
 _PATH_LIMIT: Final = 1024
 _ATTEMPT_DIGITS: Final = 4
+_MOMENT: Final = 1.0  # seconds in which one that drips gets to read that it is refused
 
 
 class Refused(Exception):  # noqa: N818 - not an error: one of the answers
@@ -239,7 +240,7 @@ class Call:
             async with asyncio.timeout(patience):
                 return await content.readany()
         except TimeoutError:
-            self.connection.expect_no_body()
+            self.connection.expect_no_body(_MOMENT)
             raise Refused(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "The request's body stopped coming.") from None
         except web.RequestPayloadError:
             self.connection.expect_no_body()

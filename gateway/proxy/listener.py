@@ -172,9 +172,9 @@ class ClientConnection(web.RequestHandler):
         if self.transport is not None:
             self.transport.abort()
 
-    def expect_no_body(self) -> None:
-        """The client was refused before it sent its body, or sends no more of it: do not linger to read it."""
-        self._lingering_time = 0.0
+    def expect_no_body(self, seconds: float = 0.0) -> None:
+        """The client was refused and sends no body, or no more of it: read on for so long only."""
+        self._lingering_time = min(self._lingering_time, seconds)
 
     def linger(self) -> None:
         """The client was refused while it sends its body: read as much again at most, so that it gets to the answer."""
