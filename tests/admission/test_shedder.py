@@ -22,6 +22,7 @@ class Door:
         self.backlog = Backlog(pool.sets, self.config.queue)
         self.group: Group = self.backlog.groups[0]
         self.group.flow.total = rate
+        self.group.flow.arrive(Priority.STANDARD, 0, 0.0, 0.0)
         self.shedder = Shedder(self.config, lambda low, high: low + jitter * (high - low))
 
     def queue(self, request: Ticket, lane: int = 0) -> Entry:
@@ -155,6 +156,15 @@ def test_whoever_waited_in_vain_is_told_how_long_the_queue_is() -> None:
     refusal = door.shedder.give_up(entry, door.group, 9.0)
     assert refusal.reason is Reason.QUEUE_TIMEOUT
     assert refusal.retry_after == pytest.approx(10.0 - 9.0 / 2)
+
+
+@pytest.mark.parametrize(("seen", "told"), [(0.1, 1.0), (2.0, 8.0), (14.0, 56.0), (15.0, 57.0), (100.0, 57.0)])
+def test_nobody_is_told_a_wait_that_lies_further_ahead_than_what_was_seen(seen: float, told: float) -> None:
+    """Who is told a minute from what two seconds showed leaves the engine idle where it turns out to be faster."""
+    door = Door()
+    prospect = Prospect(4.0, 4.0, 59.0, 1, retry=False)
+    refusal = door.shedder.turn_away(ticket(), door.group, Reason.DEADLINE, prospect, seen)
+    assert refusal.retry_after == pytest.approx(min(told, 40.0)), "forty seconds are a minute before jitter"
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 1.0])
