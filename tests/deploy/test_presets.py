@@ -1,8 +1,8 @@
 """The presets of config/: each is taken as it is, says why, and holds its objectives at twice what its engine serves.
 
 The engines are the emulated ones, in simulated time, under clients that time out and retry; the production admission
-with the preset's settings decides. Shares are of the requests that were answered: at twice the load half of all are
-refused, and that is right. Each band leaves a tenth below what was measured.
+with the preset's settings decides. What counts is goodput: answers a second inside the preset's own objectives. Straight
+at the engine it is next to nothing at that load. Each floor is a tenth below what was measured.
 """
 
 from __future__ import annotations
@@ -51,14 +51,13 @@ performance lab measured 7.3, and the bounds on a batch are vLLM's defaults on t
 
 @dataclass(frozen=True)
 class Trial:
-    """What a preset is put to, and the least that must come of it: answers a second, and their share in objective."""
+    """What a preset is put to, and the least goodput that must come of it, requests a second."""
 
     engines: tuple[Profile, ...]
     load: tuple[Load, ...]
     horizon: float
     measure_from: float
-    throughput: float
-    in_objective: float
+    goodput: float
 
 
 def _at(rate: float, workload: str = "sharegpt", *, timeout: float = 60.0, streamed: float = 1.0) -> Load:
@@ -67,14 +66,14 @@ def _at(rate: float, workload: str = "sharegpt", *, timeout: float = 60.0, strea
 
 _MIXED: Final = (_at(4.8), _at(0.8, "documents"))
 TRIALS: Final = {
-    "c550-qwen3-asr": Trial((C550_ASR,), (_at(58.0, "asr", timeout=10.0, streamed=0.5),), 40.0, 10.0, 26.0, 0.88),
-    "910b-vllm-ascend": Trial((QWEN3_8B_910B,), (_at(18.0),), 120.0, 50.0, 8.1, 0.89),
-    "910b-mindie": Trial((MINDIE_910B,), (_at(30.0),), 100.0, 40.0, 13.6, 0.85),
-    "310p-vllm-ascend": Trial((DUO_310P,), (_at(0.12, timeout=600.0),), 1500.0, 500.0, 0.05, 0.75),
-    "gpustack": Trial((QWEN3_8B_910B,), _MIXED, 200.0, 60.0, 4.0, 0.76),
-    "h100-latency": Trial((H100,), (_at(60.0), _at(1.0, "documents")), 60.0, 20.0, 27.0, 0.89),
-    "h100-throughput": Trial((H100,), (_at(120.0),), 40.0, 20.0, 45.0, 0.89),
-    "mixed-gpu-npu": Trial((LLAMA3_8B_A100, QWEN3_8B_910B, QWEN3_8B_910B), (_at(60.0),), 60.0, 25.0, 29.0, 0.75),
+    "c550-qwen3-asr": Trial((C550_ASR,), (_at(58.0, "asr", timeout=10.0, streamed=0.5),), 40.0, 10.0, 25.0),
+    "910b-vllm-ascend": Trial((QWEN3_8B_910B,), (_at(18.0),), 120.0, 50.0, 8.0),
+    "910b-mindie": Trial((MINDIE_910B,), (_at(30.0),), 100.0, 40.0, 12.8),
+    "310p-vllm-ascend": Trial((DUO_310P,), (_at(0.12, timeout=600.0),), 1500.0, 500.0, 0.045),
+    "gpustack": Trial((QWEN3_8B_910B,), _MIXED, 200.0, 60.0, 3.3),
+    "h100-latency": Trial((H100,), (_at(60.0), _at(1.0, "documents")), 60.0, 20.0, 27.0),
+    "h100-throughput": Trial((H100,), (_at(120.0),), 40.0, 20.0, 45.0),
+    "mixed-gpu-npu": Trial((LLAMA3_8B_A100, QWEN3_8B_910B, QWEN3_8B_910B), (_at(60.0),), 60.0, 25.0, 26.0),
 }
 
 
@@ -112,8 +111,7 @@ def test_it_holds_its_objectives_at_twice_the_load(name: str) -> None:
     trial = TRIALS[name]
     settings = load_all(str(FOLDER / f"{name}.env")).settings
     figures = gateway(_setup(trial, settings), config=admission_config(settings)).figures
-    assert figures["throughput"] >= trial.throughput
-    assert figures["goodput"] >= trial.in_objective * figures["throughput"]
+    assert figures["goodput"] >= trial.goodput
 
 
 def _setup(trial: Trial, settings: Settings) -> Setup:
