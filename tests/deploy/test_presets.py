@@ -1,8 +1,8 @@
 """The presets of config/: each is taken as it is, says why, and holds its objectives at twice what its engine serves.
 
 The engines are the emulated ones, in simulated time, under clients that time out and retry; the production admission
-with the preset's settings decides. What counts is goodput: answers a second inside the preset's own objectives. Straight
-at the engine it is next to nothing at that load. Each floor is a tenth below what was measured.
+with the preset's settings decides. What counts is goodput: answers a second inside the preset's own objectives. Each
+floor is a tenth below what was measured.
 """
 
 from __future__ import annotations
