@@ -8,10 +8,13 @@ _FREE: Final = 64 * 1024  # of each body, not counted: what a chat request has, 
 
 
 class BodyMemory:
-    """Bytes of bodies that are being read, wait, or are on their way to a backend; at most ``limit`` of them."""
+    """Bytes of bodies that are being read, wait, or are on their way to a backend; at most ``limit`` of them.
+
+    A ``limit`` that is lowered holds for what comes from then on.
+    """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         self.held = 0
 
     def lease(self) -> Lease:
@@ -20,7 +23,7 @@ class BodyMemory:
 
     def take(self, size: int) -> bool:
         """Count ``size`` more bytes in, unless there is no room for them."""
-        if self.held + size > self._limit:
+        if size > 0 and self.held + size > self.limit:
             return False
         self.held += size
         return True

@@ -84,6 +84,7 @@ class Handler:
     def reconfigure(self, config: ProxyConfig) -> None:
         """Go on with other settings, from the next request on."""
         self._config = config
+        self._memory.limit = config.body_memory
         self._catalog = Catalog(config.models_timeout)
         self._trust = Trust(config.trusted_proxies)
 

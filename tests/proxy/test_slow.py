@@ -246,6 +246,9 @@ def test_a_lease_counts_what_is_above_the_first_of_each_body() -> None:
     assert memory.held == 90_000
     assert not two.grow(64 * KIB + 10_001)
     assert two.grow(64 * KIB + 10_000)
+    memory.limit = 1
+    assert one.grow(64 * KIB + 90_000), "it grew no more"
+    assert memory.lease().grow(64 * KIB), "a small one finds room whatever is held"
     one.end()
     one.end()
     assert memory.held == 10_000
