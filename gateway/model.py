@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, unique
 from operator import sub
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 # --------------------------------------------------------------------------------------------------------------
 # What a client asks for
@@ -158,8 +158,7 @@ class Progress(Protocol):
         """Tell that ``events`` (>= 1) output events arrived at ``now``. The first call is the first token."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(NamedTuple):
     """The right to have one request in flight on ``backend`` until it is settled, exactly once."""
 
     id: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Final
 
 from gateway.admission.balancer import Hold
@@ -63,8 +64,9 @@ class Backlog:
         self._passing: dict[tuple[Books, ...], Group] = {}  # sets that exist only while somebody waits for them
         self._entries: dict[int, tuple[Entry, Group]] = {}
         self._deadlines: Calendar[Entry] = Calendar()
-        self.queued: dict[tuple[Books, ...], Group] = {}  # those with somebody waiting
+        self.queued: dict[Group, None] = {}  # those with somebody waiting, in the order of their first
         self.size = 0  # bytes
+        self.quiet_until = inf  # no deadline passes before
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -90,11 +92,11 @@ class Backlog:
 
     def add(self, entry: Entry, group: Group) -> None:
         """Let a request wait."""
-        if group.books not in self.queued:
+        if group not in self.queued:
             # Whoever was idle starts level with the rest: no credit for the past.
-            least = min((other.served for other in self.queued.values()), default=group.served)
+            least = min((other.served for other in self.queued), default=group.served)
             group.served = max(group.served, least)
-            self.queued[group.books] = group
+            self.queued[group] = None
             if group.books not in self._groups:
                 self._passing[group.books] = group
         group.queue.push(entry)
@@ -119,8 +121,9 @@ class Backlog:
         self._deadlines.discard(entry.date, entry.ticket.id)
         if not group.queue.depth:
             group.shut = None
-            del self.queued[group.books]
-            self._passing.pop(group.books, None)
+            del self.queued[group]
+            if self._passing:
+                self._passing.pop(group.books, None)
 
     def waiting(self) -> list[tuple[Ticket, tuple[Books, ...]]]:
         """Everybody who waits, and for which backends, in the order of arrival."""
@@ -134,15 +137,19 @@ class Backlog:
 
     def reopen(self) -> None:
         """A place may have come free anywhere."""
-        for group in self.queued.values():
+        for group in self.queued:
             group.shut = None
 
-    def in_turn(self) -> list[Group]:
+    def in_turn(self) -> Sequence[Group]:
         """Queues whose requests may find a place: those with a critical one first, then the least served."""
-        hopeful = [group for group in self.queued.values() if not group.shut]
-        if len(hopeful) < 2:  # noqa: PLR2004 - nothing to sort
-            return hopeful
-        return sorted(hopeful, key=lambda group: (not group.queue.critical, group.served))
+        queued = self.queued
+        if len(queued) == 1:
+            (group,) = queued
+            return (group,) if group.shut is None else ()
+        hopeful = [group for group in queued if group.shut is None]
+        if len(hopeful) > 1:
+            hopeful.sort(key=lambda group: (not group.queue.critical, group.served))
+        return hopeful
 
     def postpone(self, entry: Entry, deadline: float) -> None:
         """Move a deadline."""
@@ -153,6 +160,7 @@ class Backlog:
     def _date(self, entry: Entry) -> None:
         entry.date = -int(-entry.deadline // DATE)
         self._deadlines.add(entry.date, entry.ticket.id, entry)
+        self.quiet_until = min(self.quiet_until, entry.date * DATE)
 
     def due(self) -> float | None:
         """The next deadline, rounded up to a hundredth."""
@@ -163,6 +171,7 @@ class Backlog:
         """One request whose deadline has passed."""
         due = self.due()
         if due is None or due > now:
+            self.quiet_until = inf if due is None else due
             return None
         entry = self._deadlines.first()
         return None if entry is None else self._entries[entry.ticket.id]

@@ -35,20 +35,21 @@ class Balancer:
         """The backend for ``ticket`` and whether more places are left, or why there is none."""
         best, best_score, hold, roomy = None, inf, Hold.FULL, 0
         serial = self.reads_serially(ticket, lane)
-        critical = ticket.priority is Priority.CRITICAL
+        critical, tokens = ticket.priority is Priority.CRITICAL, ticket.work.tokens
         for books in candidates:
             window = books.window
             inflight = window.inflight
             if inflight >= (books.cap if critical else books.cap_common):
                 continue
             roomy += 1
-            if inflight and ((lane and inflight >= books.cap_others) or (serial and self.reading(books, now))):
-                hold = hold if hold is Hold.TOKENS else Hold.LANE
-                continue
-            if inflight and window.tokens + ticket.work.tokens > books.limit.tokens:
-                window.held = True
-                hold = Hold.TOKENS
-                continue
+            if inflight:
+                if (lane and inflight >= books.cap_others) or (serial and self.reading(books, now)):
+                    hold = hold if hold is Hold.TOKENS else Hold.LANE
+                    continue
+                if window.tokens + tokens > books.limit.tokens:
+                    window.held = True
+                    hold = Hold.TOKENS
+                    continue
             score = (inflight + 1) / (books.limit.value * books.weight)
             if score < best_score or (score == best_score and best is not None and books.turn < best.turn):
                 best, best_score = books, score

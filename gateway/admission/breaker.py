@@ -24,30 +24,17 @@ class Signal(Enum):
     IGNORE = "ignore"  # says nothing about the backend's load
 
 
-SIGNALS: Final[Mapping[Outcome, Signal]] = {
-    Outcome.COMPLETED: Signal.SAMPLE,
-    Outcome.REFUSED: Signal.IGNORE,
-    Outcome.CLIENT_ERROR: Signal.IGNORE,
-    Outcome.CLIENT_GONE: Signal.IGNORE,
-    Outcome.BACKEND_BUSY: Signal.DROP,
-    Outcome.BACKEND_ERROR: Signal.DROP,
-    Outcome.CONNECT_FAILED: Signal.DROP,
-    Outcome.BACKEND_LOST: Signal.DROP,
-    Outcome.BACKEND_SILENT: Signal.DROP,
-    Outcome.INTERNAL_ERROR: Signal.IGNORE,
-}
-
-LIVES: Final[Mapping[Outcome, bool | None]] = {  # what the breaker learns: it lives, it failed, nothing
-    Outcome.COMPLETED: True,
-    Outcome.REFUSED: None,
-    Outcome.CLIENT_ERROR: True,
-    Outcome.CLIENT_GONE: None,
-    Outcome.BACKEND_BUSY: True,
-    Outcome.BACKEND_ERROR: False,
-    Outcome.CONNECT_FAILED: False,
-    Outcome.BACKEND_LOST: False,
-    Outcome.BACKEND_SILENT: False,
-    Outcome.INTERNAL_ERROR: None,
+ENDS: Final[Mapping[Outcome, tuple[Signal, bool | None]]] = {  # and for the breaker: it lives, it failed, nothing
+    Outcome.COMPLETED: (Signal.SAMPLE, True),
+    Outcome.REFUSED: (Signal.IGNORE, None),
+    Outcome.CLIENT_ERROR: (Signal.IGNORE, True),
+    Outcome.CLIENT_GONE: (Signal.IGNORE, None),
+    Outcome.BACKEND_BUSY: (Signal.DROP, True),
+    Outcome.BACKEND_ERROR: (Signal.DROP, False),
+    Outcome.CONNECT_FAILED: (Signal.DROP, False),
+    Outcome.BACKEND_LOST: (Signal.DROP, False),
+    Outcome.BACKEND_SILENT: (Signal.DROP, False),
+    Outcome.INTERNAL_ERROR: (Signal.IGNORE, None),
 }
 
 

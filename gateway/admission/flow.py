@@ -94,10 +94,6 @@ class Flow:
         full = len(self._recent) == SPAN_DISPATCHES
         return min(SPAN_MOST, max(SPAN_LEAST, now - self._recent[0])) if full else SPAN_MOST
 
-    def age(self, now: float) -> float:
-        """Seconds since the first arrival."""
-        return 0.0 if self._born is None else now - self._born
-
     def overloaded(self, priority: Priority, lane: int, after: float, now: float) -> bool:
         """Whether much more arrives in ``lane`` of ``priority`` than leaves it, and has for ``after`` seconds.
 
@@ -109,13 +105,20 @@ class Flow:
     def wait(self, cost: float, queue: PriorityQueue, priority: Priority, lane: int) -> float:
         """Seconds until ``cost`` units of ``lane`` have left the queue; 0 where nothing is known yet."""
         lanes = queue.priorities[priority].lanes
-        busy = sum(other.config.weight for i, other in enumerate(lanes) if other.depth or i == lane)
-        share = lanes[lane].config.weight / busy
+        own = lanes[lane]
+        busy = weight = own.config.weight
+        for other in lanes:
+            if other.depth and other is not own:
+                busy += other.config.weight
+        share = weight / busy
         seen = self.drain[priority * self._lanes + lane]
         if priority is Priority.CRITICAL:
             rate = max(seen, self.total * share)
             return cost / rate if rate > 0 else 0.0
-        before = sum(other.cost for higher in queue.priorities[:priority] if higher.depth for other in higher.lanes)
+        before = 0.0
+        for higher in queue.priorities[:priority]:
+            if higher.depth:
+                before += sum(other.cost for other in higher.lanes)
         least = self.total * self._share
         if before and priority is Priority.SHEDDABLE and self.total:
             # Somebody waits whom it must let go before: there is only its floor, and that may be spent.

@@ -392,11 +392,11 @@ class AdaptiveLimit:
     def _step(self, reading: Reading) -> float:
         """A quarter of the way to where the pace is predicted to reach its target, 20 % at most.
 
-        Half of the way, up to 50 %, back to what an earlier gateway found: its last requests were in the engine still.
+        Half of the way, 25 to 50 %, back to what an earlier gateway found: its last requests were in the engine still.
         """
         if self.value < self._recalled:
             return min(
-                max(1.0, self.value * min(max(sqrt(reading.room) - 1.0, 0.05), 0.5)), self._recalled - self.value
+                max(1.0, self.value * min(max(sqrt(reading.room) - 1.0, 0.25), 0.5)), self._recalled - self.value
             )
         self._recalled = 0.0
         if reading.fit:

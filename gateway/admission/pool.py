@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import floor, inf
 from typing import Final
 
-from gateway.admission.breaker import LIVES, SIGNALS, Breaker, Signal
+from gateway.admission.breaker import ENDS, Breaker, Signal
 from gateway.admission.config import AdmissionConfig, LimitConfig
 from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
 from gateway.admission.memory import BackendMemory, place
@@ -98,10 +98,11 @@ class Books:
 
     def enter(self, running: Running, now: float) -> None:
         """A request goes to this backend."""
-        if not self.owing:
+        window = self.window
+        if window.inflight == self._sessions:  # nothing is owed
             self._owed_since = now - self._silent
         self._sessions += isinstance(running, Session)
-        self.window.enter(running)
+        window.enter(running)
         self.turn = running.id
         if self.breaker.open and now >= self.breaker.until and self.breaker.trial is None:
             self.breaker.trial = running.id
@@ -113,20 +114,21 @@ class Books:
             KeyError: no such request runs here.
         """
         running = self.window.running[permit_id]
-        signal = SIGNALS[outcome]
-        self._sessions -= isinstance(running, Session)
-        if signal is Signal.SAMPLE and not isinstance(running, Session):
+        session = isinstance(running, Session)
+        signal, lives = ENDS[outcome]
+        self._sessions -= session
+        if signal is Signal.SAMPLE and not session:
             self._measure(running, usage, now)
         elif signal is Signal.DROP and not running.started:
             self.window.drops += 1
-        lives = LIVES[outcome]
         if lives:
             self.window.last_byte = now
         if self.breaker.note(lives, permit_id, now):
             self.limit.reopen()
-        self._judge()
+        if self.suspect or not lives:
+            self._judge()
         self.window.leave(permit_id)
-        if not self.owing and not isinstance(running, Session):
+        if not session and self.window.inflight == self._sessions:
             self._rest(running, now)
         if outcome is Outcome.BACKEND_BUSY and not running.started:
             self.limit.refuse(self.window.inflight)

@@ -22,6 +22,7 @@ from gateway.admission.config import LaneConfig, QueueConfig
 from gateway.model import Priority, Ticket
 
 T = TypeVar("T")
+CRITICAL, STANDARD, SHEDDABLE = Priority
 
 
 class Calendar(Generic[T]):
@@ -191,6 +192,8 @@ class LaneQueue:
         self.lanes = tuple(Lane(lane, config) for lane in config.lanes)
         self.depth = 0
         self._turn = len(self.lanes) - 1  # so that the first lane has the first turn
+        count = len(self.lanes)
+        self._orders = [[(turn + step) % count for step in range(1, count + 1)] for turn in range(count)]
 
     def push(self, entry: Entry) -> None:
         """Let a request wait."""
@@ -241,22 +244,25 @@ class LaneQueue:
         current = self.lanes[self._turn]
         if current.depth and current.credit > 0.0 and current not in passed:
             return current
-        waiting = [lane for lane in self._after_turn() if lane.depth and lane not in passed]
-        if not waiting:
+        order, winner, rounds = self._orders[self._turn], None, 0
+        for index in order:
+            lane = self.lanes[index]
+            if lane.depth and lane not in passed:
+                visits = 1 if lane.credit > -lane.grant else floor(-lane.credit / lane.grant) + 1
+                if winner is None or visits < rounds:
+                    winner, rounds, self._turn = lane, visits, index
+        if winner is None:
             return None
-        visits = [max(1, floor(-lane.credit / lane.grant) + 1) for lane in waiting]
-        rounds = min(visits)
-        winner = visits.index(rounds)
-        for i, lane in enumerate(waiting):
-            lane.credit += lane.grant * (rounds if i <= winner else rounds - 1)
-        for lane in self.lanes:
+        earned = rounds
+        for index in order:
+            lane = self.lanes[index]
             if not lane.depth:
                 lane.credit = min(0.0, lane.credit + lane.grant * rounds)
-        self._turn = self.lanes.index(waiting[winner])
-        return waiting[winner]
-
-    def _after_turn(self) -> tuple[Lane, ...]:
-        return self.lanes[self._turn + 1 :] + self.lanes[: self._turn + 1]
+            elif lane not in passed:
+                lane.credit += lane.grant * earned
+            if lane is winner:
+                earned -= 1  # the last round ends with it
+        return winner
 
 
 class PriorityQueue:
@@ -269,6 +275,7 @@ class PriorityQueue:
     def __init__(self, config: QueueConfig) -> None:
         self.priorities = tuple(LaneQueue(config) for _ in Priority)
         self.depth = 0
+        self._standard = self.priorities[STANDARD]
         self._floor = config.floor
         self._most = config.lane_quantum
         self._owed = [0.0] * len(Priority)  # cost units
@@ -293,7 +300,7 @@ class PriorityQueue:
     @property
     def critical(self) -> int:
         """How many of the highest priority wait."""
-        return self.priorities[Priority.CRITICAL].depth
+        return self.priorities[CRITICAL].depth
 
     def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | Hold:
         """Take out the request whose turn it is, as ``LaneQueue.next`` does.
@@ -302,7 +309,7 @@ class PriorityQueue:
         """
         hold = Hold.LANE
         for priority in self._in_turn():
-            if hold is not Hold.LANE and priority is not Priority.CRITICAL:
+            if hold is not Hold.LANE and priority is not CRITICAL:
                 continue
             found = self.priorities[priority].next(place)
             if not isinstance(found, Hold):
@@ -318,15 +325,16 @@ class PriorityQueue:
         return max(0.0, -self._owed[priority])
 
     def _in_turn(self) -> Sequence[Priority]:
+        if self._standard.depth == self.depth:
+            return (STANDARD,)
         waiting = [priority for priority in Priority if self.priorities[priority].depth]
-        if len(waiting) < 2:  # noqa: PLR2004 - nobody to go before
-            return waiting
         return sorted(waiting, key=lambda priority: self._owed[priority] <= 0.0)
 
     def _pay(self, served: Priority, cost: float) -> None:
         owed, share = self._owed, self._floor * cost
-        for priority in (Priority.STANDARD, Priority.SHEDDABLE):
+        for priority in (STANDARD, SHEDDABLE):
+            after = owed[priority] + share
             if priority is served:
-                owed[priority] = max(owed[priority] + share - cost, -cost)
+                owed[priority] = after - cost if after > 0.0 else -cost
             else:
-                owed[priority] = min(owed[priority] + share, self._most)
+                owed[priority] = min(self._most, after)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission.breaker import LIVES, SIGNALS, Breaker, Signal
+from gateway.admission.breaker import ENDS, Breaker, Signal
 from gateway.admission.config import BreakerConfig
 from gateway.model import Outcome
 
@@ -12,21 +12,21 @@ def breaker(**config: float) -> Breaker:
 
 
 def test_every_outcome_has_its_signal_and_its_word_on_life() -> None:
-    assert SIGNALS.keys() == LIVES.keys() == set(Outcome)
+    assert ENDS.keys() == set(Outcome)
 
 
 def test_only_answers_are_samples_and_no_client_moves_anything() -> None:
-    assert [o for o in Outcome if SIGNALS[o] is Signal.SAMPLE] == [Outcome.COMPLETED]
+    assert [o for o in Outcome if ENDS[o][0] is Signal.SAMPLE] == [Outcome.COMPLETED]
     for outcome in (Outcome.CLIENT_GONE, Outcome.INTERNAL_ERROR, Outcome.REFUSED):
-        assert (SIGNALS[outcome], LIVES[outcome]) == (Signal.IGNORE, None)
+        assert ENDS[outcome] == (Signal.IGNORE, None)
 
 
 def test_backpressure_is_congestion_and_a_sign_of_life() -> None:
-    assert (SIGNALS[Outcome.BACKEND_BUSY], LIVES[Outcome.BACKEND_BUSY]) == (Signal.DROP, True)
+    assert ENDS[Outcome.BACKEND_BUSY] == (Signal.DROP, True)
 
 
 def test_a_caller_s_fault_shows_that_the_backend_lives() -> None:
-    assert (SIGNALS[Outcome.CLIENT_ERROR], LIVES[Outcome.CLIENT_ERROR]) == (Signal.IGNORE, True)
+    assert ENDS[Outcome.CLIENT_ERROR] == (Signal.IGNORE, True)
 
 
 def test_failures_in_a_row_open_it_and_an_answer_between_starts_anew() -> None:

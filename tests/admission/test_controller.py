@@ -307,3 +307,20 @@ def test_sustained_overload_is_shown_and_retries_are_discouraged() -> None:
     assert driver.admission.state(driver.now).overloaded
     assert refusals[0].should_retry is None
     assert refusals[-1].should_retry is False
+
+
+def test_a_request_that_waits_for_its_tokens_holds_its_own_queue_and_no_other_that_shares_the_backend() -> None:
+    limit = LimitConfig(initial=10, token_limit=3_000)
+    shared = adaptive("a", models=("m", "n"))
+    only = adaptive("b", models=("n",))
+    driver = Driver(shared, only, admission=config(limit=limit))
+    driver.admission.note_health("b", Health.DOWN, 0.0)  # so that all of it is about a
+    running = [driver.permit(ticket(900, 100, model="m")) for _ in range(2)]
+    large = driver.queue(ticket(1_900, 100, model="m"))
+    behind = driver.queue(ticket(10, 10, model="m"))
+    for _ in range(2):
+        assert driver.permit(ticket(100, 100, model="n")).backend == "a"
+    for permit in running:
+        driver.settle(permit)
+    assert large.id in driver.permits
+    assert behind.id in driver.permits

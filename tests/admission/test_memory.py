@@ -81,8 +81,8 @@ def test_an_engine_that_became_much_slower_is_learned_anew() -> None:
     Plant(driver, lambda n: 0.2 + 0.01 * n).run(240.0)
     state = driver.backend()
     assert state.pace_base is not None
-    assert state.pace_base > 4 * 0.02
-    assert state.limit > 10.0
+    assert state.pace_base > 2 * 0.02
+    assert state.limit > 4.0
 
 
 # ------------------------------------------------------------------------------------- what cannot be trusted
