@@ -94,6 +94,10 @@ class Flow:
         full = len(self._recent) == SPAN_DISPATCHES
         return min(SPAN_MOST, max(SPAN_LEAST, now - self._recent[0])) if full else SPAN_MOST
 
+    def age(self, now: float) -> float:
+        """Seconds since the first arrival."""
+        return 0.0 if self._born is None else now - self._born
+
     def overloaded(self, priority: Priority, lane: int, after: float, now: float) -> bool:
         """Whether much more arrives in ``lane`` of ``priority`` than leaves it, and has for ``after`` seconds.
 

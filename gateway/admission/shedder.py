@@ -18,6 +18,7 @@ from gateway.admission.window import HUGE_PROMPT
 from gateway.model import Priority, Reason, Rejection, Ticket
 
 NO_BACKEND_WAIT: Final = (5.0, 30.0)
+REACH: Final = 4.0  # times the seconds that were seen of a queue: a forecast of it reaches no further
 JITTER: Final = 1.5
 SERIAL_PATIENCE: Final = 120.0  # seconds that a long prompt may wait for the one that is being read, at most
 ROOM: Final = (1.1, 1.0, 0.5)  # of the bounds on what may wait, by priority
@@ -89,7 +90,8 @@ class Shedder:
         """Refuse it at the door, or after its time in the queue."""
         hopeless = ticket.read_timeout is not None and prospect.wait > ticket.read_timeout
         discouraged = hopeless or self._spent(prospect) or self.overloaded(group, ticket.priority, prospect.lane, now)
-        return self.refuse(ticket, reason, prospect.wait - prospect.bound / 2, now, discouraged=discouraged)
+        wait = min(prospect.wait - prospect.bound / 2, REACH * group.flow.age(now))
+        return self.refuse(ticket, reason, wait, now, discouraged=discouraged)
 
     def give_up(self, entry: Entry, group: Group, now: float) -> Rejection:
         """Throw out of the queue who has waited for too long."""
