@@ -6,7 +6,6 @@ Started by ``crew``, which reads from ``FD`` when it is ready and whose end it s
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import gc
 import json

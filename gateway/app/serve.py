@@ -50,15 +50,14 @@ async def _serve(loaded: Loaded, env_file: str | None) -> int:
     async with contextlib.AsyncExitStack() as stack:
         manager = stack.enter_context(contextlib.closing(ServiceManager()))
         engines = backends(loaded.settings)
-        if not engines:
+        if not engines and not loaded.settings.discover:
             from gateway.app.emulate import embedded_engine  # not needed in front of real engines
 
             engines = (await stack.enter_async_context(embedded_engine(loaded.settings.emulator_profile)),)
         service = Service(loaded, engines, lambda: load_all(env_file))
         await service.start()
         stack.push_async_callback(service.stop)
-        reloads: set[asyncio.Task[None]] = set()
-        signals.on_hangup(lambda: reloads.add(asyncio.create_task(_reload(service, manager))))
+        signals.on_hangup(lambda: _reload(service, manager))
         gc.collect()
         gc.freeze()  # what stands now stays: the collector need not look at it again
         gc.set_threshold(*COLLECT)
@@ -72,6 +71,5 @@ async def _serve(loaded: Loaded, env_file: str | None) -> int:
 
 async def _reload(service: Service, manager: ServiceManager) -> None:
     manager.reloading()
-    service.reopen_log()
     await service.reload()
     manager.ready()
