@@ -284,8 +284,9 @@ class _Clients(BaseModel):
     )
     body_memory: Annotated[Bytes, Ge(1)] = Field(
         default=256 * 1024 * 1024,
-        description="Memory for request bodies in all, in each process: each counts, above its first 64 KiB, from the time it is read "
-        "until its answer begins. Beyond it a large body gets 429. For a moment a body is there two or three times.",
+        description="Memory for request bodies in all, in each process: each counts, above its first 64 KiB, from the "
+        "time it is read until its answer begins. Beyond it a large body gets 429. For a moment a body is there two or "
+        "three times.",
     )
     max_request_line: Annotated[Bytes, Ge(256)] = Field(default=16 * 1024, description="The longest request line.")
     max_header_size: Annotated[Bytes, Ge(256)] = Field(

