@@ -49,7 +49,7 @@ async def serve_together(loaded: Loaded, env_file: str | None) -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-")))  # of its user alone
         held = stack.enter_context(contextlib.closing(_hold(settings)))
         more = {} if settings.state_file else {variable("state_file"): str(folder / "state.json")}
-        if not settings.backends:
+        if not settings.backends and not settings.discover:
             from gateway.app.emulate import embedded_engine  # not needed in front of real engines
 
             engine = await stack.enter_async_context(embedded_engine(settings.emulator_profile))

@@ -314,6 +314,8 @@ class Handler:
         """Backends in turn: those that serve the model and are not down first, then the rest."""
         self._turn += 1
         names = list(self._upstreams)
+        if not names:  # none is found yet
+            return []
         start = self._turn % len(names)
         rotated = [self._upstreams[name] for name in names[start:] + names[:start]]
         serving = self._gate.serving(model)

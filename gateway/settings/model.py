@@ -18,6 +18,7 @@ from gateway.settings.values import (
     Backends,
     Buckets,
     Bytes,
+    Discover,
     File,
     Flag,
     Header,
@@ -73,6 +74,20 @@ class _Engines(BaseModel):
             '[{"name": "a", "url": "http://gpu1:8000", "models": ["qwen3-8b"], "limit": 32}]',
             '[{"url": "https://npu1:1025", "kind": "mindie", "management_url": "https://npu1:1026"}]',
         ],
+    )
+    discover: Discover = Field(
+        default=(),
+        description="Where engines are found that come and go, beside those of GATEWAY_BACKENDS. dns+http://NAME:PORT "
+        "is every address of a name, such as a headless Service; k8s+http://SERVICE.NAMESPACE:PORT is every ready "
+        "endpoint of a Service, watched at the API server with the Pod's own account. Where none is found any more, "
+        "those known stay.",
+        examples=["dns+http://engines.prod.svc.cluster.local:8000", "k8s+http://engines.prod:8000"],
+    )
+    discover_interval: Annotated[Seconds, Gt(0)] = Field(
+        default=5.0, description="Between two questions for the addresses of a name in DNS."
+    )
+    discover_api_key: Secret | None = Field(
+        default=None, description="Sent as a bearer token to every engine that is found."
     )
 
 
@@ -146,7 +161,8 @@ class _Objectives(BaseModel):
     )
     objective_headroom: Annotated[Ratio, Gt(0), Le(1)] = Field(
         default=_LIMIT.objective_headroom,
-        description="Share of the TPOT objective that the mean pace is held at: single answers spread around it.",
+        description="Share of the TPOT objective that the mean pace is held at where single answers spread far around "
+        "it; where they are seen to spread less, the mean comes closer.",
     )
 
 

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, unique
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -267,6 +268,55 @@ BACKEND_FIELDS: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """Where engines are found: by a name in DNS, or by a Service of Kubernetes."""
+
+    @unique
+    class How(Enum):
+        """Who is asked."""
+
+        DNS = "dns"
+        KUBERNETES = "k8s"
+
+    how: How
+    scheme: str  # http | https
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """As it is set."""
+        return f"{self.how.value}+{self.scheme}://{self.host}:{self.port}"
+
+
+def parse_discovered(value: object) -> object:
+    """``dns+http://engines:8000, k8s+http://engines.prod:8000`` -> what they say.
+
+    Raises:
+        ValueError: one of them is of another form.
+    """
+    if not isinstance(value, str):
+        return value
+    return tuple(_discovered(item.strip()) for item in value.split(",") if item.strip())
+
+
+def _discovered(text: str) -> Discovered:
+    how, _, rest = text.partition("+")
+    parts = urlsplit(rest)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port is None:
+        raise ValueError(f"{text!r} has no scheme, host and port")
+    if parts.username or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ValueError(f"{text!r} has more than scheme, host and port")
+    found = Discovered(Discovered.How(how), parts.scheme, parts.hostname, parts.port)
+    if found.how is Discovered.How.KUBERNETES and not re.fullmatch(r"[a-z0-9-]+\.[a-z0-9-]+", found.host):
+        raise ValueError(f"{text!r} does not name SERVICE.NAMESPACE")
+    return found
+
+
+def _show_discovered(value: tuple[Discovered, ...]) -> str:
+    return ",".join(map(str, value))
+
+
 def parse_backends(value: object) -> object:
     """``http://a:8000, http://b:8000`` or a JSON list of objects -> a list of dicts, each with at least a name.
 
@@ -471,6 +521,16 @@ Backends = Annotated[
         + ", ".join(name for name in BACKEND_FIELDS if name != "url"),
         "",
         show_backends,
+    ),
+]
+Discover = Annotated[
+    tuple[Discovered, ...],
+    NoDecode,
+    BeforeValidator(parse_discovered),
+    Kind(
+        "URLs separated by commas, such as dns+http://engines:8000 or k8s+http://SERVICE.NAMESPACE:8000",
+        "",
+        _show_discovered,
     ),
 ]
 ApiKeys = Annotated[

@@ -1,0 +1,1 @@
+"""Engines that come and go: found by their name in DNS or in Kubernetes."""
