@@ -16,6 +16,7 @@ from gateway import __version__
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
 from gateway.app.configs import config_hash, described, metrics_config, proxy_config
+from gateway.app.discovery import Discovery, sources
 from gateway.app.exits import StartError
 from gateway.app.reload import Reloader
 from gateway.app.state_file import EVERY, StateFile
@@ -128,6 +129,7 @@ class Service:
             None if meet is None else reception,
         )
         self._reloader = Reloader(loaded, read or (lambda: loaded), self.gateway, self._tell_change)
+        self._discovery = _discovery(settings, self._reloader, lambda: set(self.gateway.tuning.backends))
         token = settings.admin_token
         admin = admin_app(
             state=self._state,
@@ -173,6 +175,7 @@ class Service:
         self._history.start()
         self._monitor.start()
         self._reloader.start()
+        self._discovery.start()
         if self._state_file:
             self._state_file.start()
 
@@ -205,6 +208,7 @@ class Service:
 
     async def stop(self) -> None:
         """Cut what still runs, close everything, write what is left of access log and records. Idempotent."""
+        self._discovery.stop()
         self._reloader.stop()
         if self._state_file:
             await self._state_file.stop()
@@ -254,6 +258,15 @@ def _record_file(settings: Settings) -> RecordFile | None:
         return RecordFile(path, settings.records_file_size, settings.records_files_kept)
     except OSError as error:
         raise StartError(f"cannot write to {variable('records_file')}={path}: {error.strerror}") from error
+
+
+def _discovery(settings: Settings, reloader: Reloader, present: Callable[[], set[str]]) -> Discovery:
+    key = settings.discover_api_key
+    try:
+        found = sources(settings)
+    except ValueError as error:
+        raise StartError(str(error)) from None
+    return Discovery(found, reloader, present, key.get_secret_value() if key else None)
 
 
 def _open_telemetry(settings: Settings, engines: Sequence[Backend]) -> OpenTelemetry | None:

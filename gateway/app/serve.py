@@ -50,7 +50,7 @@ async def _serve(loaded: Loaded, env_file: str | None) -> int:
     async with contextlib.AsyncExitStack() as stack:
         manager = stack.enter_context(contextlib.closing(ServiceManager()))
         engines = backends(loaded.settings)
-        if not engines:
+        if not engines and not loaded.settings.discover:
             from gateway.app.emulate import embedded_engine  # not needed in front of real engines
 
             engines = (await stack.enter_async_context(embedded_engine(loaded.settings.emulator_profile)),)
