@@ -81,6 +81,7 @@ def proxy_config(settings: Settings) -> ProxyConfig:
         client_header=settings.client_header,
         priority_header=settings.priority_header,
         allow_admin_routes=settings.allow_admin_routes,
+        load_header=settings.load_header,
         forward_client_keys=settings.forward_client_keys,
         inject_usage=settings.inject_usage,
         max_prompt_tokens=settings.max_prompt_tokens,

@@ -53,7 +53,8 @@ class Reception:
 
     def _view(self) -> View:
         lanes = tuple((lane.name, lane.threshold) for lane in self._gate.tuning.lanes)
-        return View(self._gate.down, self._gate.routes, lanes, dict(self._engines))
+        load = self._gate.load() if self._config.load_header else ""
+        return View(self._gate.down, self._gate.routes, lanes, dict(self._engines), load)
 
     async def start(self) -> None:
         """Let workers come.

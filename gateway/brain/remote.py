@@ -236,6 +236,10 @@ class RemoteGate:
                 return name
         return ""
 
+    def load(self) -> str:
+        """How full the gateway is, as of the last quarter of a second."""
+        return self._view.load
+
     def drain(self) -> None:
         """Refuse what arrives from now on."""
         self.draining = True

@@ -71,6 +71,7 @@ class ProxyConfig:
     client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
     priority_header: str | None = None  # header that tells a request's priority; None: all are standard
     allow_admin_routes: bool = False
+    load_header: bool = False  # answers say how full the gateway is, for a balancer in front
     forward_client_keys: bool = False  # clients' keys go on to the backends although the gateway itself asks for keys
     inject_usage: bool = False  # ask engines for the token counts of streams, and keep them from clients
     max_prompt_tokens: Mapping[str, int] = field(default_factory=dict)  # by model; "": all others

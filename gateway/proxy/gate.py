@@ -20,6 +20,7 @@ from gateway.admission.controller import AdmissionController
 from gateway.admission.quota import Account, Shortage, Standing
 from gateway.admission.tuning import Tuning
 from gateway.model import Backend, GatewayState, Health, Hints, Outcome, Permit, Rejection, Ticket, Usage, Verdict
+from gateway.proxy.load import LoadReport
 
 _TIMER_SLACK: Final = 0.001  # uvloop rounds to milliseconds: fire after the instant, not before
 
@@ -66,6 +67,10 @@ class Admission(Protocol):
     def drain(self) -> None:
         """As ``Gate.drain``."""
 
+    @property
+    def load(self) -> Callable[[], str]:
+        """How full the gateway is, as the header of ``gateway.proxy.load`` says it."""
+
 
 class Gate:
     """The one caller of the controller. ``clock`` gives monotonic seconds."""
@@ -79,6 +84,7 @@ class Gate:
         self._down: set[str] = set()
         self._drained: set[str] = set()
         self.draining = False
+        self.load = LoadReport(self.state, clock)
 
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
         """Wait for the verdict on ``ticket``. A permit must be given to ``leave``; cancelling gives it back itself."""
@@ -141,6 +147,7 @@ class Gate:
         Raises:
             KeyError: it was given back before.
         """
+        self.load.finished += 1
         self._apply(self._controller.settle(permit, outcome, usage, self._clock()))
 
     def note_health(self, backend: str, health: Health) -> None:

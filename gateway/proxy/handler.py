@@ -36,6 +36,7 @@ from gateway.proxy.http import come_back, rate_headers, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.keys import KeyBook
 from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, Written
+from gateway.proxy.load import HEADER as LOAD_HEADER
 from gateway.proxy.relay import FAILURES, End, Relay, Wire
 from gateway.proxy.trust import Trust
 from gateway.proxy.upstream import Upstream
@@ -166,6 +167,9 @@ class Handler:
         if self._config.inject_usage and shape.stream:
             wire = self._asking_for_usage(call, wire)
         call.timeline.offered = self._clock()
+        if self._config.load_header:
+            call.rates = ((LOAD_HEADER, self._gate.load()),)
+            wire = replace(wire, rates=call.rates)
         if call.account is None:
             return await self._served(call, shape, wire, ticket)
         return await self._on_account(call.account, call, shape, wire, ticket)
@@ -174,7 +178,7 @@ class Handler:
         """Within what the client's key allows; what it took is counted at the end."""
         reserved = ticket.work.tokens
         shortage, standings = await self._gate.charge(account, ticket)
-        call.rates = rate_headers(standings)
+        call.rates = (*call.rates, *rate_headers(standings))
         if shortage is not None:
             lasting = shortage.wait > LONGEST_RETRY_AFTER
             return self._reject(call, Rejection(ticket, shortage.reason, shortage.wait, False if lasting else None))

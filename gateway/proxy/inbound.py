@@ -6,10 +6,10 @@ import asyncio
 import hashlib
 import math
 import random
+import secrets
 import time
-import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -18,7 +18,7 @@ from aiohttp import web
 from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
 from gateway.dialects.request import name_of
-from gateway.model import Access, Outcome, Priority, Record, Route, Timeline
+from gateway.model import Access, Outcome, Priority, Record, Route, Timeline, fixed
 from gateway.proxy.bodies import BodyMemory, Lease
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import CORS, ClientTerms, Rates, come_back, listed, own_reply
@@ -51,7 +51,7 @@ class Refused(Exception):  # noqa: N818 - not an error: one of the answers
         self.headers = headers
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Retries:
     """What the client says of its own patience: ``attempt`` 0 is a first one; ``read_timeout`` in seconds."""
 
@@ -69,7 +69,7 @@ class Call:
         self.connection = cast("ClientConnection", request.protocol)
         self.dialect: Dialect
         self.account: Account | None = None  # of its API key, where keys are asked for
-        self.rates: Rates = ()  # how the account stands, for the answer
+        self.rates: Rates = ()  # how the account stands, and how full the gateway is, for the answer
         self.method = request.method
         self.target = _origin_form(request.raw_path)
         self.headers = request.raw_headers
@@ -80,7 +80,7 @@ class Call:
             keep_alive=request.keep_alive,
             trailers=te and request.version.minor != 0,
         )
-        self.id = request.headers.get("X-Request-Id") or uuid.uuid4().hex
+        self.id = request.headers.get("X-Request-Id") or secrets.token_hex(16)
         self.timeline = Timeline(received=now)
         self.record = Record(
             request_id=_clean(self.id)[:_ID_LIMIT],
@@ -221,7 +221,10 @@ class Call:
         parts: list[bytes] = []
         size = 0
         while not content.at_eof():
-            part = await self._next(_patience(config, size, begun))
+            if content.is_eof() and content.exception() is None:  # all of it is here, as nearly always
+                part = content.read_nowait()
+            else:
+                part = await self._next(_patience(config, size, begun))
             size += len(part)
             if size > limit:
                 raise too_large(limit)
@@ -235,8 +238,6 @@ class Call:
     async def _next(self, patience: float) -> bytes:
         content = self.request.content
         try:
-            if content.is_eof():
-                return await content.readany()
             async with asyncio.timeout(patience):
                 return await content.readany()
         except TimeoutError:

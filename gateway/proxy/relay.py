@@ -71,7 +71,7 @@ class Wire:
         if self.lease is not None:
             self.lease.end()
 
-    rates: Rates = ()  # what is left of the client's key
+    rates: Rates = ()  # what is left of the client's key, and how full the gateway is
 
 
 class ClientSide(Protocol):

@@ -336,6 +336,11 @@ class _Clients(BaseModel):
         description="Processes that relay, all on one port; 0 is one for each core. More than one get a process beside "
         "them that decides for all, so that limits, queues and figures are those of one gateway.",
     )
+    load_header: Flag = Field(
+        default=False,
+        description="Answers tell a balancer in front how full this gateway is: endpoint-load-metrics (ORCA), the "
+        "header by which Envoy weighs endpoints. For a gateway beside each engine.",
+    )
     backlog: Annotated[Whole, Ge(1)] = Field(default=4096, description="Connections that may wait to be accepted.")
     max_prompt_tokens: ModelTokens = Field(
         default={},
