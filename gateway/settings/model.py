@@ -136,7 +136,7 @@ class _Keys(BaseModel):
         default=(),
         description="API keys of clients. Unset, and no file: no key is asked for.",
         examples=[
-            "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "sha256:8c2cd44ff069b3c9430d16c2ba17b66506532b2b90558d91d7c20130e950d64e",
             '[{"name": "team-a", "keys": "sha256:...", "requests_per_minute": 60, "models": ["qwen3-8b"]}]',
         ],
     )
