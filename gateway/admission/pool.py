@@ -84,7 +84,8 @@ class Books:
         self.cap = self.limit.cap(self.window)
         self.window.narrow = self.cap < floor(value)
         self.cap_others = max(1, floor(value * self._share_others))
-        self.cap_common = max(1, self.cap - round(value * self._share_critical)) if self._kept else self.cap
+        kept = round(value * self._share_critical) if self._kept else 0
+        self.cap_common = max(1, min(self.cap, floor(value) - kept))
 
     def rank(self, now: float) -> int:
         """0: sound, or due a trial; 1: its probe fails; 2: its breaker is open; 3: drained, never to be used."""

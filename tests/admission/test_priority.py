@@ -153,6 +153,13 @@ def test_a_backend_of_few_places_keeps_none() -> None:
     assert len(busy(driver, 7)) == 7
 
 
+def test_places_are_kept_of_the_limit_and_not_of_what_the_engine_may_start_now() -> None:
+    """A few may have no first token at once, which is less than is kept of a large limit: nobody else would ever go."""
+    driver = Driver(adaptive(), admission=config(limit=LimitConfig(initial=200), reserve_critical=0.05))
+    driver.permit(ticket(priority=CRITICAL))
+    driver.permit(ticket())
+
+
 def test_places_that_are_kept_make_the_limit_bind() -> None:
     """Or it would never be raised: arrivals that find no place of theirs say that it is too low."""
     driver = Driver(fixed(40), admission=config(lanes=PATIENT, reserve_critical=0.05))
