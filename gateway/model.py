@@ -12,7 +12,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, unique
 from operator import sub
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar, dataclass_transform
+
+_T = TypeVar("_T")
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def fixed(cls: type[_T]) -> type[_T]:
+    """A dataclass that nobody changes, which the type checker sees to.
+
+    For what is made anew for each request: a frozen one calls a function for every field of every object.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(cls)
+
 
 # --------------------------------------------------------------------------------------------------------------
 # What a client asks for
@@ -40,7 +52,7 @@ class Route:
     model: str | None = field(default=None, compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Shape:
     """What one request asks for, as far as its bytes tell; nothing here is estimated.
 
@@ -81,7 +93,7 @@ SLOWEST_WRITING: Final = 1.0
 _LONGEST: Final = 100_000  # output tokens: caps above are no forecast
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class WorkEstimate:
     """Predicted work of one request, in tokens. ``cost`` weighs a prompt token a quarter of an output token."""
 
@@ -109,7 +121,7 @@ class Priority(IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Ticket:
     """One request as admission sees it. ``id`` is unique for the process and increases with arrival.
 
@@ -200,7 +212,7 @@ OF_KEY: Final = frozenset({Reason.KEY_REQUESTS, Reason.KEY_TOKENS, Reason.KEY_IN
 """The key's own bound is reached, however idle the backends are."""
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Rejection:
     """A refusal. ``retry_after``: seconds, jittered, within 1..60; ``should_retry`` None leaves it to the client."""
 
@@ -234,7 +246,7 @@ class Outcome(Enum):
     INTERNAL_ERROR = "internal_error"  # the gateway's own fault
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class Usage:
     """Token counts as the backend reported them."""
 
@@ -339,7 +351,7 @@ class Timeline:
     stamps: array[int] = field(default_factory=lambda: array("I"))
     blanks: array[int] | None = None
     unheard: array[int] | None = None
-    _gaps: Gaps = field(default_factory=Gaps, init=False, repr=False)
+    _gaps: Gaps | None = field(default=None, init=False, repr=False)
 
     def output(self, events: int, now: float) -> None:
         """Mark ``events`` (>= 1) output events at ``now``. This is on the path of every chunk."""
@@ -374,9 +386,10 @@ class Timeline:
     @property
     def gaps(self) -> Gaps:
         """Gaps between the output events so far, of those that have stamps."""
-        if self._gaps.count + 1 < len(self.stamps):
-            self._gaps = Gaps.between(self.stamps)
-        return self._gaps
+        gaps = self._gaps
+        if gaps is None or gaps.count + 1 < len(self.stamps):
+            gaps = self._gaps = Gaps.between(self.stamps)
+        return gaps
 
 
 @dataclass(slots=True)
