@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, unique
 from http import HTTPStatus
 from typing import Final
 
 from gateway.admission.quota import Standing
-from gateway.model import Reason, Rejection
+from gateway.model import Reason, Rejection, fixed
 
 Headers = Sequence[tuple[bytes, bytes]]
 Rates = Sequence[tuple[str, str]]
@@ -72,7 +72,9 @@ _IDENTITY: Final = frozenset(
         b"x-envoy-external-address",
     }
 )
-_NONE: Final[frozenset[bytes]] = frozenset()
+_REPLACED_OF_STRANGERS: Final = _REPLACED_IN_REQUEST | _IDENTITY
+_LENGTH: Final = frozenset({b"content-length"})
+_BODYLESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
 _UPGRADE: Final = b"Connection: Upgrade\r\nUpgrade: websocket"
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _REPLACED_IN_RESPONSE: Final = _HOP_BY_HOP | {b"x-request-id"}
@@ -97,16 +99,16 @@ class ResponseHead:
     headers: list[tuple[bytes, bytes]]
     chunked: bool = False
     length: int | None = None
+    _first: dict[bytes, bytes] | None = field(default=None, compare=False, repr=False)  # values by name in lower case
 
     def get(self, name: bytes) -> str:
         """Value of the first header ``name`` (lower case), or an empty string."""
-        for key, value in self.headers:
-            if key.lower() == name:
-                return value.decode("latin-1")
-        return ""
+        if self._first is None:
+            self._first = {key.lower(): value for key, value in reversed(self.headers)}
+        return self._first.get(name, b"").decode("latin-1")
 
 
-@dataclass(frozen=True, slots=True)
+@fixed
 class ClientTerms:
     """What the client's request settles about the answer it can take."""
 
@@ -125,6 +127,18 @@ def listed(headers: Headers, name: bytes) -> set[bytes]:
         for item in value.split(b",")
         if item.strip()
     }
+
+
+def _without(dropped: frozenset[bytes], headers: Headers) -> frozenset[bytes]:
+    """``dropped`` and what ``Connection`` names; nearly always that is nothing that has to be looked for."""
+    for name, said in headers:
+        if len(name) == _CONNECTION_LENGTH and name.lower() == b"connection" and said not in _BARE:
+            return dropped | listed(headers, b"connection")
+    return dropped
+
+
+_CONNECTION_LENGTH: Final = len(b"connection")
+_BARE: Final = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
 
 
 def request_head(
@@ -146,7 +160,7 @@ def request_head(
     What the client says of others passes only where it is ``trusted``. Its ``credentials`` pass only where they are
     for the backend and it has no ``api_key`` of its own. ``upgrade`` asks for a WebSocket.
     """
-    dropped = _REPLACED_IN_REQUEST | listed(headers, b"connection") | (_NONE if trusted else _IDENTITY)
+    dropped = _without(_REPLACED_IN_REQUEST if trusted else _REPLACED_OF_STRANGERS, headers)
     if api_key is not None or not credentials:
         dropped |= _CREDENTIALS
     out = [line, b"Host: " + host]
@@ -182,7 +196,7 @@ def switching_head(head: ResponseHead, request_id: bytes) -> bytes:
 
 def framing(head: ResponseHead, terms: ClientTerms) -> Framing:
     """How the answer's body is framed for this client."""
-    if terms.method == "HEAD" or head.status in {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}:
+    if terms.method == "HEAD" or head.status in _BODYLESS:
         return Framing.NONE
     if head.length is not None:
         return Framing.LENGTH
@@ -200,11 +214,11 @@ def response_head(
     rates: Rates = (),
 ) -> bytes:
     """Head for the client: the backend's own, with exactly one framing header and the gateway's additions."""
-    dropped = _REPLACED_IN_RESPONSE | listed(head.headers, b"connection")
+    dropped = _without(_REPLACED_IN_RESPONSE, head.headers)
     if rates:
         dropped |= {name.encode() for name, _ in rates}
-    if head.status == HTTPStatus.NO_CONTENT or head.length is None:
-        dropped |= {b"content-length"}
+    if head.length is None or head.status == HTTPStatus.NO_CONTENT:
+        dropped |= _LENGTH
     out = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     seen = set()
     for name, value in head.headers:
