@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 _RESET: Final = struct.pack("ii", 1, 0)
-_GUARD: Final = 30.0  # seconds; whoever waits so long hangs
+_GUARD: Final = 120.0  # seconds; whoever waits so long hangs, however busy the machine is
 
 READERS: Final = ("plain", "plain", "plain", "slow reader", "slow sender", "pipeline", "keep")
 """Manners of those who read their answer to its end."""

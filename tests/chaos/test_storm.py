@@ -11,6 +11,7 @@ from gateway.model import Outcome
 from tests.chaos.storm import Storm, ran
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [0, 3])
 def test_F07_F08_whatever_fails_every_request_ends_once_and_all_comes_back(seed: int, tmp_path: Path) -> None:
     """Seed 3 runs on uvloop and writes its access log to a full disk."""
