@@ -45,6 +45,7 @@ def test_C03_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
             "priority_header": "x-priority",
             "allow_admin_routes": True,
             "forward_client_keys": True,
+            "load_header": True,
             "inject_usage": True,
             "tls_verify": False,
             **dict.fromkeys(("tls_ca", "tls_cert", "tls_key", "listen_tls_cert"), str(pem)),
