@@ -108,8 +108,9 @@ class Metrics:
         findings: Callable[[], Iterable[tuple[str, str | None]]] = tuple,
         canary_failures: Mapping[str, int] | None = None,
     ) -> None:
-        """``loop_lag`` gives seconds (LoopLag), ``workers`` the processes that relay, the dropped are lines lost (AccessLog.dropped, RecordFile.dropped).
+        """``loop_lag`` gives seconds (LoopLag), ``workers`` the processes that relay.
 
+        The dropped are lines lost (AccessLog.dropped, RecordFile.dropped).
         ``findings`` gives the cause and the backend of each finding of the diagnosis, ``canary_failures`` counts them
         by backend and is read at each scrape.
         """
