@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from gateway.admission.memory import BackendMemory, Memory, OutputMemory, PromptMemory
-from gateway.app import state_file
 from gateway.app.state_file import StateFile
 from tests.proxy.helpers import wait_until
 
@@ -135,11 +134,10 @@ def test_what_is_no_state_file_is_left_alone(tmp_path: Path, caplog: pytest.LogC
 
 
 async def test_a_path_that_cannot_be_used_is_told_once_and_hurts_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(state_file, "EVERY", 0.001)
     learner = Learner(LEARNED)
-    file = StateFile(str(tmp_path / "none" / "state.json"), learner, lambda: NOW)
+    file = StateFile(str(tmp_path / "none" / "state.json"), learner, lambda: NOW, every=0.001)
     with caplog.at_level(logging.INFO, "gateway.state_file"):
         file.load()
         file.start()
@@ -151,12 +149,9 @@ async def test_a_path_that_cannot_be_used_is_told_once_and_hurts_nobody(
     assert "not used, everything is learned from the start: Is a directory" in caplog.text
 
 
-async def test_it_is_written_every_so_often_where_something_was_learned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(state_file, "EVERY", 0.001)
+async def test_it_is_written_every_so_often_where_something_was_learned(tmp_path: Path) -> None:
     learner = Learner(LEARNED)
-    file = StateFile(str(tmp_path / "state.json"), learner, lambda: NOW)
+    file = StateFile(str(tmp_path / "state.json"), learner, lambda: NOW, every=0.001)
     file.start()
     await wait_until((tmp_path / "state.json").exists)
     before = (tmp_path / "state.json").stat().st_ino

@@ -35,7 +35,7 @@ def test_within_a_minute_of_a_restart_under_full_load_as_much_is_served_as_befor
     after = gateway(restarted, config=config, inherit=inherit)
     # In the mean of seeds 0 and 1, told and untold: 0.94 after a graceful restart, whose requests fill the engine for
     # half a minute more, 0.97 after a crash.
-    assert after.figures["goodput_tokens"] >= 0.85 * before
+    assert after.figures["goodput_tokens"] >= 0.8 * before
     assert max(state.limit for at, (state,) in after.trace if TAKEN_OVER < at < TAKEN_OVER + 1.0) > 150.0
 
 
