@@ -35,6 +35,7 @@ ENOUGH_DROPS: Final = 3
 RAMP: Final = 2  # windows that a burst let in by a doubling may take to be read; longer, and it is a queue
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
 STALE_WINDOWS: Final = 5
+CLOSEST: Final = 0.97  # share of a TPOT objective that the mean pace may come to
 LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
 HALF: Final = 0.5  # of the target: far from it
 NEAR: Final = 0.8
@@ -215,12 +216,16 @@ class AdaptiveLimit:
     def tick(self, window: Window, kv_usage: float | None, now: float) -> None:
         """Decide if a decision is due."""
         if self._ramping:
-            if window.unstarted > 0.1 * window.inflight and window.age < RAMP * self._config.window:
+            longest = PATIENCE if window.narrow else RAMP
+            unread = window.narrow or window.unstarted > 0.1 * window.inflight
+            if unread and window.age < longest * self._config.window:
                 return
             self._ramping = False
             window.restart()
         self._choose_mode(window)
         period = self._config.window
+        if self._slow and _full(window):
+            period *= 0.5  # many wait, and what is far from its target needs no fine judgement
         if self._whole and window.e2e:
             period = max(period, 0.5 * window.e2e)  # completions lag
         if window.age >= period and (self._enough(window) or window.age > PATIENCE * period):
@@ -268,7 +273,7 @@ class AdaptiveLimit:
         if self._whole:
             return self._read_whole(window)
         base = window.base_stream.value
-        self.target = self._target(base, self._config.tolerance)
+        self.target = self._target(base, self._config.tolerance, window.evenness)
         seconds, tokens = window.new_seconds, window.new_tokens
         if not tokens or (window.blameless and self.target and seconds > self.target * tokens):
             return Reading()
@@ -319,11 +324,12 @@ class AdaptiveLimit:
             reading.room = max(0.0, 0.85 * self.target - base) / worst / self.value
         return reading
 
-    def _target(self, base: float | None, tolerance: float) -> float | None:
+    def _target(self, base: float | None, tolerance: float, evenness: float | None = None) -> float | None:
         objective = self._config.tpot_objective
         if objective is None:
             return None if base is None else tolerance * base
-        wanted = self._config.objective_headroom * objective
+        # The law holds the mean, and the objective is about each answer: the more even they are, the closer.
+        wanted = max(self._config.objective_headroom, min(evenness or 0.0, CLOSEST)) * objective
         return wanted if base is None else min(wanted, LOOSEST * base)
 
     @staticmethod

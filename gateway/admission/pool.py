@@ -148,7 +148,7 @@ class Books:
         window = self.window
         window.served.add(now - running.sent, running.ticket.work.cost)
         if running.ticket.shape.stream:
-            window.stream_answers += 1
+            window.stream_answer(running, usage)
         else:
             window.whole_answer(running, usage, now)
 

@@ -40,6 +40,8 @@ STALL_TOKENS: Final = 5
 KNOWN_STARTS: Final = 4  # first tokens after which their rate is known
 LINE_MEMORY: Final = 0.75  # what is left of answers after one decision
 LOW_MEMORY: Final = 0.97  # and after one more answer
+OWN_TOKENS: Final = 10  # of an answer whose own pace counts: a shorter one's is chance
+OWN_FEW: Final = 20  # answers from which their spread is known
 TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
 
 
@@ -49,7 +51,7 @@ class Window:
     __slots__ = (
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
-        "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "preemptions",
+        "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own", "preemptions",
         "reading", "running", "served", "stalls", "standing", "starting", "starts", "stream_answers",
         "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens",
         "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
@@ -81,6 +83,7 @@ class Window:
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
+        self.own: deque[tuple[float, int]] = deque(maxlen=64)  # paces of the last streams by themselves, and tokens
         self.line = Line(LINE_MEMORY)  # through answers in one piece to what was sent after the last step
         self.line_low = Line(LOW_MEMORY)  # through those that had at most a few beside them
         self.base_ttft = LowBase()  # of prompts that are read at once
@@ -166,6 +169,22 @@ class Window:
         running.end()
         self.inflight -= 1
         self.tokens -= running.ticket.work.tokens
+
+    def stream_answer(self, running: Running, usage: Usage | None) -> None:
+        """Count a stream that ended well, and its own pace where the backend said how long it was."""
+        self.stream_answers += 1
+        tokens = usage.completion_tokens if usage is not None else None
+        if tokens is not None and tokens >= OWN_TOKENS and (pace := running.own_pace(tokens)) is not None:
+            self.own.append((pace, tokens))
+
+    @property
+    def evenness(self) -> float | None:
+        """The mean pace of the last streams over what 19 in 20 of them stay below; None where there are few."""
+        if len(self.own) < OWN_FEW:
+            return None
+        high = sorted(pace for pace, _ in self.own)[int(0.95 * (len(self.own) - 1))]
+        mean = sum(pace * tokens for pace, tokens in self.own) / sum(tokens for _, tokens in self.own)
+        return min(1.0, mean / high) if high else None
 
     def whole_answer(self, running: Running, usage: Usage | None, now: float) -> None:
         """Count an answer that came in one piece: its pace is its whole time over its output tokens.
@@ -253,6 +272,10 @@ class Running:
         """It is over."""
         self.window.whole -= 1
 
+    def own_pace(self, tokens: int) -> float | None:  # noqa: ARG002 - a stream knows it
+        """Seconds per token after the first, of an answer of so many; None where it cannot be told."""
+        return None
+
     def check_silence(self, now: float) -> None:
         """An answer in one piece is silent by nature."""
 
@@ -266,7 +289,7 @@ class Streaming(Running):
     """One stream in flight."""
 
     __slots__ = (
-        "_burst", "_choices", "_huge", "_last", "_lasting", "_long", "_mean", "_objective", "_open",
+        "_began", "_burst", "_choices", "_huge", "_last", "_lasting", "_long", "_mean", "_objective", "_open",
         "_reading", "_seen", "_stalled", "_warm",
     )  # fmt: skip
 
@@ -274,6 +297,7 @@ class Streaming(Running):
         super().__init__(permit_id, ticket, window, now)
         self._objective = objective  # TTFT, seconds
         self._choices = ticket.shape.choices  # so many sequences share the stream
+        self._began = 0.0  # when its first token came
         self._last: float | None = None
         self._mean = 0.0  # gap, lately, while few were in flight
         self._warm = 0  # gaps that it rests on
@@ -354,7 +378,7 @@ class Streaming(Running):
     def _first_token(self, now: float) -> None:
         if not self._open:
             return
-        self._last = now
+        self._began = self._last = now
         self._count_unstarted(-1)
         window = self.window
         window.firsts += 1
@@ -365,6 +389,10 @@ class Streaming(Running):
             window.base_ttft.add(now - self.sent, doubtful=window.crowded)
         if self._objective is not None and self.sent > window.cut_at:
             window.ttft.append((now, (now - self.sent) / self._objective))
+
+    def own_pace(self, tokens: int) -> float | None:
+        """Seconds per token after the first; None where nothing came, or several sequences share the stream."""
+        return None if self._last is None or self._choices > 1 else (self._last - self._began) / (tokens - 1)
 
     def check_silence(self, now: float) -> None:
         """Count it once as stalled if it is silent while the others go on."""

@@ -20,7 +20,7 @@ def affine(a: float, b: float) -> Plant:
 def test_a_cold_start_under_overload_learns_the_unloaded_pace_first() -> None:
     plant = affine(0.02, 0.001)
     plant.crowd = 50
-    plant.run(1.0)
+    plant.run(0.9)
     assert plant.driver.backend().running <= 4
     assert plant.driver.backend().pace_base == pytest.approx(0.024)
     plant.run(60.0)
@@ -34,11 +34,11 @@ def test_a_degraded_engine_is_followed_down_and_up() -> None:
     driver = Driver(adaptive(), admission=config(limit=LimitConfig(tpot_objective=0.12)))
     plant = Plant(driver, lambda n: factor * (0.02 + 0.001 * n))
     plant.run(60.0)
-    before = driver.backend().limit  # 0.102 is reached at 82
-    assert before == pytest.approx(82, rel=0.15)
-    factor = 2.0  # now at 31
+    before = driver.backend().limit  # its answers are even: the mean may come to 0.97 of the objective, at 96
+    assert before == pytest.approx(96, rel=0.15)
+    factor = 2.0  # now at 38
     plant.run(40.0)
-    assert driver.backend().limit == pytest.approx(31, rel=0.2)
+    assert driver.backend().limit == pytest.approx(38, rel=0.2)
     factor = 1.0
     plant.run(45.0)
     assert driver.backend().limit == pytest.approx(before, rel=0.2)

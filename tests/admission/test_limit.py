@@ -88,6 +88,19 @@ def test_after_five_windows_it_decides_on_what_there_is() -> None:
     assert law.see(0.04, tokens=50, ticks=101) > 20.0
 
 
+def test_the_more_even_the_answers_are_the_closer_the_mean_may_come_to_the_objective() -> None:
+    law = Law(tpot_objective=0.06)
+    law.window.own.extend([(0.05, 100)] * 18 + [(0.055, 100)] * 2)
+    law.see(0.04)
+    assert law.limit.target == pytest.approx(0.06 * 0.0505 / 0.055)
+    law.window.own.extend([(0.05, 100)] * 64)
+    law.see(0.04)
+    assert law.limit.target == pytest.approx(0.06 * 0.97)  # never quite
+    law.window.own.extend([(0.05, 100), (0.2, 100)] * 32)
+    law.see(0.04)
+    assert law.limit.target == pytest.approx(0.06 * 0.85)  # as configured, however far they spread
+
+
 def test_without_an_unloaded_pace_nothing_moves() -> None:
     law = Law()
     law.window.base_stream = LowBase()
@@ -256,6 +269,26 @@ def test_after_a_doubling_the_burst_is_read_before_it_is_judged() -> None:
     assert law.see(0.5, unstarted=20) == 40.0  # the burst's prefill stretches every gap
     assert law.see(0.5, unstarted=0) == 40.0  # it has been read: the next window decides
     assert law.see(0.045) == 80.0
+
+
+def test_slow_start_is_decided_in_half_of_a_window() -> None:
+    law = Law(slow=True)
+    assert law.see(0.04, ticks=9) == 20.0
+    law.window.restart()
+    assert law.see(0.04, ticks=10) == 40.0
+
+
+def test_while_it_climbs_to_a_doubled_limit_its_pace_is_not_judged() -> None:
+    law = Law(slow=True)
+    law.see(0.04)
+    law.window.narrow = True
+    assert law.see(0.5, ticks=99) == 40.0  # more prompts are read than at rest
+    law.window.narrow = False
+    assert law.see(0.5) == 40.0  # it has arrived: the next window decides
+    assert law.see(0.045) == 80.0
+    law.window.narrow = True
+    assert law.see(0.04, ticks=100, standing=20, inflight=80) == 80.0  # or it never arrives
+    assert law.see(0.04, standing=20, inflight=80) < 80.0
 
 
 def test_a_burst_that_does_not_end_is_a_queue() -> None:

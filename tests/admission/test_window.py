@@ -383,3 +383,32 @@ def test_arrivals_while_it_is_narrowed_say_nothing_of_the_limit() -> None:
     window.narrow = True
     window.tick()
     assert (window.arrivals, window.full) == (0, 0)
+
+
+# ---------------------------------------------------------------------------------------------------- own paces
+
+
+def test_a_stream_s_own_pace_is_from_its_first_token_to_its_last() -> None:
+    window = Window()
+    running = stream(window)
+    tokens(running, 21, 0.02, start=5.0)
+    window.stream_answer(running, Usage(10, 41))  # chunks of two
+    window.stream_answer(running, None)
+    window.stream_answer(running, Usage(10, 9))  # too short to say anything
+    window.stream_answer(stream(window), Usage(10, 41))  # nothing of it was seen
+    window.stream_answer(stream(window, ticket(choices=2)), Usage(10, 41))
+    window.stream_answer(whole(window), Usage(10, 41))
+    assert [count for _, count in window.own] == [41]
+    assert window.own[0][0] == pytest.approx(0.01)
+    assert window.stream_answers == 6
+
+
+def test_few_answers_say_nothing_of_their_spread() -> None:
+    window = Window()
+    window.own.extend([(0.05, 100)] * 19)
+    assert window.evenness is None
+    window.own.append((0.05, 100))
+    assert window.evenness == pytest.approx(1.0)
+    window.own.clear()
+    window.own.extend([(0.0, 10)] * 20)
+    assert window.evenness is None
