@@ -98,7 +98,9 @@ def test_F25_a_baseline_that_is_far_too_low_is_left_behind_within_seconds() -> N
     stuck = driver.backend().limit
     assert stuck <= 2.0
     plant.run(30.0)
-    assert driver.backend().pace_base == pytest.approx(0.04, rel=0.1)
+    base = driver.backend().pace_base
+    assert base is not None
+    assert 0.0399 < base < 0.0441  # that of up to four at once: 0.044 with all four
     assert driver.backend().limit > stuck + 3
 
 
