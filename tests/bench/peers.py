@@ -373,6 +373,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="of load for each figure")
     parser.add_argument("--runs", action="store_true", help="print the figures of each round as well")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # whoever ends it leaves no target behind
     for name in options.targets:
         if not installed(name):
             install(name)
