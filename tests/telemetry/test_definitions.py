@@ -118,7 +118,8 @@ def test_every_definition_is_in_a_section() -> None:
 def test_what_is_exposed_is_what_is_defined() -> None:
     found = (("kv_bound", "gpu1"),)
     dropped: dict[str, Any] = {"log_dropped": lambda: 3, "records_dropped": lambda: 4}
-    source = metrics(loop_lag=lambda: 0.002, workers=lambda: 1, findings=lambda: found, canary_failures={"gpu1": 1}, **dropped)
+    process: dict[str, Any] = {"loop_lag": lambda: 0.002, "workers": lambda: 1}
+    source = metrics(findings=lambda: found, canary_failures={"gpu1": 1}, **process, **dropped)
     source.observe(record())
     source.observe(refused(reason=Reason.QUEUE_FULL, retry_after=2.0))
     types = {}
