@@ -27,7 +27,7 @@ demo: $(BIN)/gateway ## Half a minute that shows why: the same overload with and
 	@$(BIN)/gateway demo
 
 test: $(VENV)/.dev ## Every test, real engine included: side by side, then those that judge real load one by one
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 3
 	$(BIN)/python -m pytest -m load
 
 test-clients: $(VENV)/.dev ## Client libraries that are too large for every day: LangChain, LiteLLM, the SDKs for Node

@@ -12,6 +12,7 @@ import pytest
 
 from tests.acceptance.engine import EmulatedEngine, chat
 from tests.real.gateway import GatewayProcess
+from tests.real.process import eventually
 from tests.real.wire import exchange
 
 Engines = Callable[..., EmulatedEngine]
@@ -40,10 +41,10 @@ def test_a_gateway_that_is_started_again_goes_on_where_it_was(
     assert first.program.wait() == 0
     second = gateway(backends=backends, state_file=str(path))
     assert learned(second) == base
-    assert "knows of a" in second.program.tail()
+    eventually(lambda: "knows of a" in second.program.tail(), "it says what it knows")
     second.program.kill()
     path.write_text(path.read_text()[:-20])
     third = gateway(backends=backends, state_file=str(path))
     assert learned(third) is None
-    assert "not used" in third.program.tail()
+    eventually(lambda: "not used" in third.program.tail(), "it says that it cannot use the file")
     assert exchange(third.port, chat("flat", max_tokens=2)).status == 200

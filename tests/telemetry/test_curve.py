@@ -166,8 +166,8 @@ def test_under_random_arrivals_with_the_limit_found_by_itself() -> None:
     rates = tuple((30.0 * number, 24.0 + 8.0 * (number % 5 - 2)) for number in range(20))
     Crowd(world, front, Load("asr", rates=rates), "random", 0, 600.0, [])
     world.run(600.0)
-    levels = sorted(curves.levels("a", world.now, Objectives()), key=lambda level: level.held)[-5:]
-    assert all(level.held >= 10.0 for level in levels)
+    levels = [level for level in curves.levels("a", world.now, Objectives()) if level.held >= 10.0]
+    assert len(levels) >= 4  # where the law holds it most of the time
     for level in levels:
         wanted = truth(C550_ASR, "asr", round(level.level))
         assert spread_of(level.latency).mean == pytest.approx(wanted.latency, rel=0.05)
