@@ -12,7 +12,7 @@ settings.register_profile("gateway", deadline=None)  # how long an example takes
 settings.load_profile("gateway")
 
 SHARED = {"real", "browser"}  # rooms that start their engine or browser once: each stays in one process
-ALONE = {"acceptance", "sim", "test_machine.py"}  # whose tests are long and share nothing: each goes where there is room
+ALONE = {"acceptance", "sim", "test_machine.py"}  # whose tests are long and share nothing: each stands alone
 
 
 def together(nodeid: str) -> str:
