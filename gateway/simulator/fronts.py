@@ -120,6 +120,9 @@ class Gateway:
 
     def _take(self, verdict: Verdict) -> None:
         now = self._world.now
+        if verdict.ticket.id not in self._queued:  # its client hung up at the instant at which its time was up
+            assert not isinstance(verdict, Permit)  # noqa: S101 - nobody would ever give it back
+            return
         attempt, since = self._queued.pop(verdict.ticket.id)
         del self._tickets[attempt]
         what = verdict.backend if isinstance(verdict, Permit) else verdict.reason.value
@@ -173,6 +176,8 @@ class Gateway:
     def crash(self) -> None:
         """Lose every connection."""
         for attempt in (*self._tickets, *self._running):
+            if attempt not in self._tickets and attempt not in self._running:
+                continue  # refused meanwhile: another's end was its turn
             self.leave(attempt)
             if attempt.started and attempt.call.want.stream:
                 attempt.failed()

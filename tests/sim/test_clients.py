@@ -1,10 +1,17 @@
 from __future__ import annotations
 
 from random import Random
+from unittest.mock import Mock
 
 import pytest
 
+from gateway.admission.config import AdmissionConfig
+from gateway.emulator.engine import Engine
+from gateway.emulator.profiles import FLAT
+from gateway.model import Backend, Priority
 from gateway.simulator.clients import Attempt, Call, Ending, Habits
+from gateway.simulator.fleet import Node
+from gateway.simulator.fronts import Gateway
 from gateway.simulator.workload import Want
 from gateway.simulator.world import World
 
@@ -96,3 +103,22 @@ def test_a_user_without_patience_leaves_whatever_happens() -> None:
     assert (call.ending, call.ended_at, front.left) == (Ending.ABANDONED, 3.0, [3.0])
     waiting, front = _call(Habits(patience=3.0), (50.0, None))
     assert (waiting.ending, front.sent) == (Ending.ABANDONED, [0.0])
+
+
+def test_who_hangs_up_at_the_instant_its_time_is_up_is_answered_by_nobody() -> None:
+    world = World()
+    front = Gateway(
+        world, [Node(world, "a", Engine(FLAT))], [Backend("a", "http://a", limit=1)], AdmissionConfig(), "0"
+    )
+    front._arm = lambda: None  # type: ignore[method-assign] # the client is faster than the timer
+    want = Want(0, 100, 10_000, stream=True, client="")
+    running, waiting = (
+        Mock(number=0, call=Mock(want=want, habits=Habits(), priority=Priority.STANDARD)) for _ in range(2)
+    )
+    front.send(running)
+    front.send(waiting)
+    world.at(30.0, lambda: front.leave(waiting))
+    world.run(31.0)
+    waiting.refused.assert_not_called()
+    assert front.deepest == 1
+    assert not front._queued

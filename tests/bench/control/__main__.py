@@ -80,6 +80,10 @@ def _sweep(
     except KeyboardInterrupt:
         pool.shutdown(wait=False, cancel_futures=True)
     ended = {future for future in pending if future.done() and not future.cancelled()}
+    for name, future in (*cells.items(), *scenarios.items()):
+        if future in ended and (fault := future.exception()) is not None:
+            ended.discard(future)  # one cell less, and not all of them
+            _note(f"{name} failed: {fault!r}")
     ordered = [cells[row.name, load] for row in rows for load in sorted(loads)]
     return (
         [future.result() for future in ordered if future in ended],
