@@ -301,12 +301,6 @@ async def wait_until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
-def unused_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
-
-
 # --------------------------------------------------------------------------------------------------------------
 # The client
 # --------------------------------------------------------------------------------------------------------------

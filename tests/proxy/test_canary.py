@@ -22,9 +22,9 @@ from tests.proxy.helpers import (
     always,
     proxy_config,
     reply,
-    unused_port,
     wait_until,
 )
+from tests.real.process import free_port
 
 JSON = [("Content-Type", "application/json")]
 PROMPTS = ("one?", "two?")
@@ -141,7 +141,7 @@ async def test_silence_is_not_compared(backend: StartBackend, monkeypatch: pytes
     compared = Compared()
     sender, upstream = canaries(compared, await backend(silent), models=("llama",))
     assert await sender.check(upstream, 0)
-    sender, upstream = canaries(compared, f"http://127.0.0.1:{unused_port()}")
+    sender, upstream = canaries(compared, f"http://127.0.0.1:{free_port()}")
     assert await sender.check(upstream, 0)
     assert compared.taken == []
 

@@ -26,8 +26,8 @@ from tests.proxy.helpers import (
     open_house,
     reply,
     request,
-    unused_port,
 )
+from tests.real.process import free_port
 
 JSON = [("Content-Type", "application/json")]
 
@@ -57,7 +57,7 @@ def error_of(answer: Message) -> dict[str, object]:
 
 async def test_C19_a_refused_connection_is_not_sent_and_the_other_backend_is_tried(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"b":1}')))
-    async with open_house(f"http://127.0.0.1:{unused_port()}", engine) as house:
+    async with open_house(f"http://127.0.0.1:{free_port()}", engine) as house:
         answer = await house.ask(request(body=CHAT))
         assert answer.body == b'{"b":1}'
         assert house.controller.outcomes == [Outcome.CONNECT_FAILED, Outcome.COMPLETED]
@@ -68,7 +68,7 @@ async def test_C19_a_refused_connection_is_not_sent_and_the_other_backend_is_tri
 
 
 async def test_C16_with_no_backend_up_it_starts_says_so_and_recovers_by_itself(backend: StartBackend) -> None:
-    port = unused_port()
+    port = free_port()
     async with open_house(f"http://127.0.0.1:{port}") as house:
         answer = await house.ask(request(body=CHAT))
         assert answer.status == 503
@@ -84,7 +84,7 @@ async def test_C16_with_no_backend_up_it_starts_says_so_and_recovers_by_itself(b
 
 
 async def test_a_backend_beyond_reach_is_502_when_the_attempts_are_used_up() -> None:
-    urls = [f"http://127.0.0.1:{unused_port()}" for _ in range(3)]
+    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(3)]
     async with open_house(*urls, connect_attempts=2) as house:
         answer = await house.ask(request(body=CHAT))
         assert answer.status == 502
@@ -100,13 +100,13 @@ async def test_a_backend_beyond_reach_is_502_when_the_attempts_are_used_up() -> 
 
 async def test_a_cheap_request_also_goes_to_a_backend_that_is_there(backend: StartBackend) -> None:
     engine = await backend(always(reply(b'{"b":1}')))
-    async with open_house(f"http://127.0.0.1:{unused_port()}", engine) as house:
+    async with open_house(f"http://127.0.0.1:{free_port()}", engine) as house:
         for _ in range(2):  # they take turns: one of the two begins with the dead one
             assert (await house.ask(request(target="/tokenize", body=b"{}"))).body == b'{"b":1}'
 
 
 async def test_a_cheap_request_with_no_backend_there_is_502() -> None:
-    async with open_house(f"http://127.0.0.1:{unused_port()}") as house:
+    async with open_house(f"http://127.0.0.1:{free_port()}") as house:
         assert (await house.ask(request("GET", "/health"))).status == 502
 
 
@@ -534,7 +534,7 @@ async def test_C13_the_models_are_those_of_every_backend_that_answers(backend: S
         "other": b'["no list"]',
     }
     engines = [await backend(always(reply(body))) for body in lists.values()]
-    dead = Backend("dead", f"http://127.0.0.1:{unused_port()}")
+    dead = Backend("dead", f"http://127.0.0.1:{free_port()}")
     mute = await backend(silent)
     named = [Backend(name, engine.url) for name, engine in zip(lists, engines, strict=True)]
     async with open_house(*named, dead, Backend("mute", mute.url), models_timeout=0.2) as house:

@@ -35,9 +35,9 @@ from tests.proxy.helpers import (
     open_house,
     reply,
     request,
-    unused_port,
     wait_until,
 )
+from tests.real.process import free_port
 
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
@@ -63,7 +63,7 @@ http {{
 async def nginx(gateway: str, folder: Path, extra: str = AS_IT_COMES, idle: str = "") -> AsyncIterator[str]:
     """A running nginx before ``gateway``; its URL."""
     assert NGINX is not None
-    port = unused_port()
+    port = free_port()
     address = gateway.removeprefix("http://")
     told = CONFIGURATION.format(gateway=address, folder=folder, port=port, extra=extra, idle=idle)
     configuration = folder / "nginx.conf"

@@ -33,9 +33,9 @@ from tests.proxy.helpers import (
     proxy_config,
     reply,
     request,
-    unused_port,
     wait_until,
 )
+from tests.real.process import free_port
 
 NOT_FOUND = reply(b"", "404 Not Found", ())
 
@@ -320,7 +320,7 @@ async def test_a_plane_that_is_not_known_is_not_asked(engine: ScriptedBackend) -
 
 
 async def test_the_port_that_serves_tells_of_death_and_no_other() -> None:
-    url = f"http://127.0.0.1:{unused_port()}"
+    url = f"http://127.0.0.1:{free_port()}"
     config = proxy_config(connect_timeout=GUARD)
     planes = Planes(Upstream(Backend("a", url, metrics_url=url), config), config)
     planes.settle(ENGINES["mindie"])

@@ -23,9 +23,9 @@ from tests.proxy.helpers import (
     open_house,
     reply,
     request,
-    unused_port,
     wait_until,
 )
+from tests.real.process import free_port
 
 PROBED = ProbeConfig(interval=0.01, timeout=GUARD, models_interval=0.01)
 
@@ -165,7 +165,7 @@ async def test_an_engine_in_trouble_never_breaks_the_list(backend: StartBackend,
 
     scripts: dict[str | bytes, Script] = {"silent": mute, "closed": close}
     script = scripts.get(trouble) or always(trouble if isinstance(trouble, bytes) else b"")
-    bad = f"http://127.0.0.1:{unused_port()}" if trouble == "refused" else (await backend(script)).url
+    bad = f"http://127.0.0.1:{free_port()}" if trouble == "refused" else (await backend(script)).url
     good = await serve(backend, "m")
     async with open_house(bad, good, models_timeout=0.5) as house:
         answer = await house.ask(request("GET", "/v1/models", length=False))
@@ -175,7 +175,7 @@ async def test_an_engine_in_trouble_never_breaks_the_list(backend: StartBackend,
 
 async def test_where_no_engine_has_a_list_one_speaks_for_itself(backend: StartBackend) -> None:
     denied = await backend(always(reply(b'{"error":"no key"}', "401 Unauthorized")))
-    dead = f"http://127.0.0.1:{unused_port()}"
+    dead = f"http://127.0.0.1:{free_port()}"
     async with open_house(denied, dead) as house:
         answer = await house.ask(request("GET", "/v1/models", length=False))
         assert (answer.status, answer.body) == (401, b'{"error":"no key"}')

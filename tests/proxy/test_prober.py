@@ -30,9 +30,9 @@ from tests.proxy.helpers import (
     proxy_config,
     reply,
     request,
-    unused_port,
     wait_until,
 )
+from tests.real.process import free_port
 
 OK, FAILING = always(reply(b"", headers=())), always(reply(b"", "503 Service Unavailable", ()))
 
@@ -75,7 +75,7 @@ async def test_C11_it_takes_k_failures_in_a_row_to_go_down_and_m_successes_to_re
 
 
 async def test_a_backend_that_cannot_be_reached_goes_down_and_comes_back(engine: ScriptedBackend) -> None:
-    port = unused_port()
+    port = free_port()
     probing = Probing(f"http://127.0.0.1:{port}")
     assert await probing.probe(2) == []
     assert await probing.probe() == [Health.DOWN]

@@ -8,18 +8,38 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 PATIENCE = 30.0  # seconds; a guard against hanging, never what a test measures
 ROOT = Path(__file__).parents[2]
 
 
+_PORTS = 2_000  # for each of the processes that run tests
+
+
+def _ports() -> Iterator[int]:
+    """Ports of this process alone, each once before any comes again.
+
+    They lie below those that the system gives to outgoing connections (32768 and up on Linux), so that between the
+    look at one and its use nobody is given it.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first, begin = 10_000 + _PORTS * (worker % 11), os.getpid() % _PORTS
+    while True:
+        yield from (first + (begin + step) % _PORTS for step in range(_PORTS))
+
+
+_NEXT = _ports()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on, and that is given to nobody else."""
+    for port in _NEXT:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError
 
 
 class Program:
