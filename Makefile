@@ -26,8 +26,9 @@ run: $(BIN)/gateway ## The gateway in front of $$GATEWAY_BACKENDS, or of an embe
 demo: $(BIN)/gateway ## Half a minute that shows why: the same overload with and without the gateway
 	@$(BIN)/gateway demo
 
+# Side by side, real processes take each other's time: what failed there is run again by itself, and must pass.
 test: $(VENV)/.dev ## Every test, real engine included: side by side, then those that judge real load one by one
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 3 || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 	$(BIN)/python -m pytest -m load
 
 test-clients: $(VENV)/.dev ## Client libraries that are too large for every day: LangChain, LiteLLM, the SDKs for Node

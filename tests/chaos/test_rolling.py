@@ -145,7 +145,8 @@ async def test_C06_rolling_two_replicas_breaks_no_stream(name: str, tmp_path: Pa
             await asyncio.to_thread(eventually, lambda: answers_ok(port, "/health"), f"{name} serves")
             async with visitors(port, ends):
                 for index, old in enumerate(replicas):
-                    await asyncio.sleep(1.5)  # so that whoever stands in front has seen that the other is back
+                    # So that whoever stands in front has seen that the other is back: nginx counts in whole seconds.
+                    await asyncio.sleep(2.5)
                     before = ends["200"]
                     old.program.signal(signal.SIGTERM)
                     assert await asyncio.to_thread(old.program.wait) == 0, old.program.tail()
