@@ -26,6 +26,7 @@ _log = logging.getLogger(__name__)
 _UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut requests to give back what they hold
 _DESCRIPTORS: Final = 65_536  # open files wanted, two to a request
 _FEW: Final = 4_096
+_LAST_WORDS: Final = 0.1  # seconds for requests of connections that were accepted at the last moment
 _HANDSHAKE: Final = 10.0  # seconds that a client has for its part of TLS
 
 
@@ -163,6 +164,11 @@ class Front:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_grace):
                 await self._handler.idle.wait()
+        # Whoever connected as the last stream ended has sent a request that no proxy may send again: it is still
+        # answered, while who comes now finds the port closed and goes elsewhere.
+        await asyncio.sleep(0)
+        self.close()
+        await asyncio.sleep(_LAST_WORDS)
 
     def close(self) -> None:
         """Take no new connections."""
