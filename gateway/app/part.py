@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from gateway.admission.estimator import Estimator
 from gateway.app.compose import Service, listen
 from gateway.app.configs import load_all, proxy_config
 from gateway.app.exits import EXIT_CONFIG, EXIT_START, StartError
-from gateway.app.process import COLLECT, Signals, leave, run
+from gateway.app.process import Signals, leave, run, settle
 from gateway.brain.worker import Worker
 from gateway.settings import Loaded
 from gateway.settings.plain import admission_config, api_keys, backends
@@ -85,9 +84,7 @@ async def _serve(loaded: Loaded, arguments: argparse.Namespace) -> int:
 
 
 def _ready(descriptor: int, said: Any) -> None:
-    gc.collect()
-    gc.freeze()  # what stands now stays: the collector need not look at it again
-    gc.set_threshold(*COLLECT)
+    settle()
     with contextlib.suppress(BrokenPipeError):  # the crew is gone; standard input tells
         os.write(descriptor, json.dumps(said).encode() + b"\n")
     os.close(descriptor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import sys
 from typing import Final
@@ -15,7 +14,7 @@ from gateway.app.compose import Service
 from gateway.app.configs import load_all, worker_count
 from gateway.app.exits import EXIT_CONFIG, EXIT_START, StartError
 from gateway.app.notify import ServiceManager
-from gateway.app.process import COLLECT, Signals, leave, run
+from gateway.app.process import Signals, leave, run, settle
 from gateway.settings import Loaded
 from gateway.settings.plain import backends
 from gateway.telemetry.logs import configure
@@ -58,9 +57,7 @@ async def _serve(loaded: Loaded, env_file: str | None) -> int:
         await service.start()
         stack.push_async_callback(service.stop)
         signals.on_hangup(lambda: _reload(service, manager))
-        gc.collect()
-        gc.freeze()  # what stands now stays: the collector need not look at it again
-        gc.set_threshold(*COLLECT)
+        settle()
         announcement = asyncio.create_task(announce(loaded.settings, service.gateway.url, service.admin_url))
         manager.ready()
         await signals.next()

@@ -145,14 +145,6 @@ class Front:
         if self._clients is not None:
             self._clients.reconfigure(config)
 
-    async def renew_tls(self, more: Sequence[Upstream] = ()) -> None:
-        """Read all certificates again, for connections to come; of the upstreams in ``more`` as well.
-
-        Raises:
-            OSError: as above.
-        """
-        await self.reconfigure(self._config, more)
-
     async def finish(self) -> None:
         """Refuse new work with 503 and ``Connection: close``, and let the rest finish, within the grace time.
 
