@@ -57,6 +57,10 @@ def gateway(port: int, engine: int, folder: Path, *, limit: int = MOST) -> Launc
     )
 
 
+def _floor(port: int, engine: int, _folder: Path) -> Launch:
+    return Launch((sys.executable, "-m", "tests.bench.floor", str(port), str(engine)))
+
+
 def _nginx(port: int, engine: int, folder: Path) -> Launch:
     config = folder / "nginx.conf"
     config.write_text(
@@ -163,6 +167,7 @@ def _sglang_router(port: int, engine: int, folder: Path) -> Launch:
 
 TARGETS: Final[Mapping[str, Target]] = {
     "gateway": gateway,
+    "floor": _floor,
     "nginx": _nginx,
     "haproxy": _haproxy,
     "envoy": _envoy,
@@ -175,7 +180,7 @@ def installed(name: str) -> bool:
     """Whether the target can be started here."""
     if name in _FROM_DEBIAN:
         return bool(shutil.which(name) or Path(f"/usr/sbin/{name}").exists())
-    return name == "gateway" or (CACHE / name / "bin" / "python").exists()
+    return name in ("gateway", "floor") or (CACHE / name / "bin" / "python").exists()
 
 
 def install(name: str) -> None:
