@@ -52,6 +52,13 @@ class Route:
     model: str | None = field(default=None, compare=False)
 
 
+BLOCK_BYTES: Final = 512
+"""Bytes of decoded prompt text under one hash of ``Shape.blocks``: some 128 tokens, a few blocks of an engine's own."""
+
+BLOCKS_MAX: Final = 1_024
+"""Blocks of one prompt that are told apart; what follows the first 512 KiB of it counts for nobody's cache."""
+
+
 @fixed
 class Shape:
     """What one request asks for, as far as its bytes tell; nothing here is estimated.
@@ -63,7 +70,10 @@ class Shape:
     count or fixed prior for images and audio. ``max_output`` is the caller's cap on output tokens per choice, None
     where it gave none. ``choices`` multiplies output (n, best_of, batched prompts). ``generates`` is False for
     routes without output tokens (embeddings, rerank, score). ``truncates``: the caller lets the engine shorten the
-    prompt. ``session``: a connection that stays open for whatever comes (a WebSocket).
+    prompt. ``session``: a connection that stays open for whatever comes (a WebSocket). ``conversation`` is what the
+    caller names to be served where its earlier turns were. ``blocks`` are hashes of the prompt's whole blocks of
+    ``BLOCK_BYTES``, each over everything before it as well, so that two prompts share a prefix as far as these are
+    equal; empty where nobody asked for them.
     """
 
     route: Route
@@ -82,6 +92,8 @@ class Shape:
     user: str | None = None
     truncates: bool = False
     session: bool = False
+    conversation: str | None = None
+    blocks: tuple[int, ...] = ()
 
 
 SLOWEST_READING: Final = 100.0
@@ -130,7 +142,8 @@ class Ticket:
     seconds, None if it did not say. ``fingerprint`` recognises the same call sent again by clients that do not
     count their retries. ``body_bytes`` is what it holds in memory while it waits. ``avoid`` names backends that
     cannot serve this very request: too small for it, or already found unreachable. ``weight`` is its client's share
-    of a lane, against that of another client.
+    of a lane, against that of another client. ``session`` names what it belongs together with (a conversation, a user),
+    empty where nothing does: such requests go to one backend where that is asked for.
     """
 
     id: int
@@ -144,6 +157,7 @@ class Ticket:
     avoid: frozenset[str] = frozenset()
     priority: Priority = Priority.STANDARD
     weight: float = 1.0
+    session: str = ""
 
     @property
     def reading(self) -> float:
@@ -170,6 +184,17 @@ class Progress(Protocol):
         """Tell that ``events`` (>= 1) output events arrived at ``now``. The first call is the first token."""
 
 
+@unique
+class Choice(Enum):
+    """Why a request went to the backend that it went to. The values label metrics and log lines."""
+
+    HEADROOM = "headroom"  # the emptiest for its limit
+    PREFIX = "prefix"  # it has more of the prompt in its cache than any other
+    SESSION = "session"  # it is where this session's requests go
+    SPILL = "spill"  # where it belongs there was no room, or already more than a fair share
+    FAILOVER = "failover"  # another backend was tried before, and nothing of the request was processed there
+
+
 class Permit(NamedTuple):
     """The right to have one request in flight on ``backend`` until it is settled, exactly once."""
 
@@ -178,6 +203,7 @@ class Permit(NamedTuple):
     backend: str
     granted_at: float
     progress: Progress
+    choice: Choice = Choice.HEADROOM
 
 
 class Watcher(Protocol):
@@ -406,6 +432,7 @@ class Record:
     status: int  # as sent to the client; 0 where nothing was sent
     lane: str | None = None
     backend: str | None = None
+    choice: Choice | None = None  # why that backend; None where none was chosen
     reason: Reason | None = None
     retry_after: float | None = None
     usage: Usage | None = None
@@ -442,7 +469,8 @@ class BackendTls:
 class Backend:
     """One configured engine. ``limit`` fixes its concurrency; ``models`` empty means: serves whatever is asked.
 
-    ``max_model_len``: tokens of prompt and output together; None: as the engine says, if it does.
+    ``max_model_len``: tokens of prompt and output together; None: as the engine says, if it does. ``tier``: backends
+    of a higher one are used while those of the lower ones have no room.
     ``management_url`` and ``metrics_url`` are where its other planes are, None where they are not said.
     """
 
@@ -454,6 +482,7 @@ class Backend:
     limit: int | None = None
     max_model_len: int | None = None
     weight: float = 1.0
+    tier: int = 0
     management_url: str | None = None
     metrics_url: str | None = None
     tls: BackendTls = field(default_factory=BackendTls)

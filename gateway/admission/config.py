@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, unique
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,29 @@ class BreakerConfig:
     silence: float = 120.0  # in flight with no byte from any request for so long
 
 
+@unique
+class Affinity(Enum):
+    """What draws requests to one backend where several serve them."""
+
+    NONE = "none"  # nothing: each goes to the emptiest for its limit
+    SESSION = "session"  # requests of one session belong together
+    PREFIX = "prefix"  # a prompt belongs where most of it is cached; then as with sessions
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceConfig:
+    """Which backend, where several serve a request.
+
+    ``bound``: a backend that has more than 1 + ``bound`` of its fair share in flight draws nobody. ``patience``: the
+    longest a request waits for the backend that it is drawn to, in seconds, while another has room; it never waits for
+    longer than the cold prefill would take that it saves.
+    """
+
+    affinity: Affinity = Affinity.NONE
+    bound: float = 0.25
+    patience: float = 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionConfig:
     """All of the above."""
@@ -88,3 +112,4 @@ class AdmissionConfig:
     shed: ShedConfig = field(default_factory=ShedConfig)
     estimator: EstimatorConfig = field(default_factory=EstimatorConfig)
     breaker: BreakerConfig = field(default_factory=BreakerConfig)
+    balance: BalanceConfig = field(default_factory=BalanceConfig)

@@ -20,11 +20,14 @@ from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 Convert = Callable[[Any], Any]
-_PLAIN: Final = (bool, int, float, str, bytes, frozenset)
+_PLAIN: Final = (bool, int, float, str, bytes, frozenset, tuple)  # these two of plain values
 
 
 class Codec(Generic[T]):
-    """Dataclass <-> bytes. Fields may be plain, enums, arrays, dataclasses, or None; others are a TypeError at once."""
+    """Dataclass <-> bytes.
+
+    Fields may be plain, tuples of plain values, enums, arrays, dataclasses, or None; others are a TypeError at once.
+    """
 
     def __init__(self, kind: type[T]) -> None:
         self.flat, self.build = _conversions(kind)
@@ -91,8 +94,10 @@ class _Arrays:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, list | tuple):
+    if isinstance(value, list):
         return [_plain(each) for each in value]
+    if isinstance(value, tuple):
+        return tuple(_plain(each) for each in value)
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
     return value if kind is None else kind(value)
 

@@ -239,7 +239,8 @@ class Desk:
             self.channel.say(Kind.REJECTION, there, *_refusal(verdict), estimate)
         else:
             self._held[there] = verdict
-            self.channel.say(Kind.PERMIT, there, verdict.backend, verdict.granted_at, estimate)
+            choice = verdict.choice.value
+            self.channel.say(Kind.PERMIT, there, verdict.backend, verdict.granted_at, estimate, choice)
 
     def _leave(self, payload: memoryview) -> None:
         there, outcome, usage = heard(payload)

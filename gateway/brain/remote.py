@@ -21,6 +21,7 @@ from gateway.brain.view import EMPTY, View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
 from gateway.model import (
+    Choice,
     Outcome,
     Permit,
     Reason,
@@ -263,13 +264,15 @@ class RemoteGate:
             if asked is not None and not asked.done():
                 asked.set_result(said)
 
-    def _permit(self, there: int, backend: str, granted_at: float, estimate: tuple[int, int, float]) -> None:
+    def _permit(
+        self, there: int, backend: str, granted_at: float, estimate: tuple[int, int, float], choice: str
+    ) -> None:
         future = self._waiting.get(there)
         if future is None or future.done():
             self._give_back(there, Outcome.CLIENT_GONE, None)  # its client left while this was on its way
             return
         ticket = replace(self._tickets[there], work=WorkEstimate(*estimate))
-        permit = Permit(there, ticket, backend, granted_at, _Outputs(self, there))
+        permit = Permit(there, ticket, backend, granted_at, _Outputs(self, there), Choice(choice))
         self._held[there] = permit
         future.set_result(permit)
 

@@ -28,7 +28,7 @@ class Kind(IntEnum):
     KNOCK = 8  # worker: ticket
     CHARGE = 9  # worker: (id, name of the key, tokens)
     REFUND = 10  # worker: (name of the key, reserved, used, refused)
-    PERMIT = 11  # brain: (id, backend, instant, work)
+    PERMIT = 11  # brain: (id, backend, instant, work, choice)
     REJECTION = 12  # brain: (id, reason, retry after, should retry, work)
     KNOCKED = 13  # brain: (id, None or what a rejection has)
     CHARGED = 14  # brain: (id, (reason, wait) or None, standings)

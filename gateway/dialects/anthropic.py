@@ -44,9 +44,16 @@ class Anthropic:
             return _MESSAGES
         return _COUNT_TOKENS if path.endswith("/messages/count_tokens") else None
 
-    def read_request(self, route: Route, content_type: str, body: bytes) -> Shape:  # noqa: ARG002 - always JSON
+    def read_request(
+        self,
+        route: Route,
+        content_type: str,  # noqa: ARG002 - always JSON
+        body: bytes,
+        *,
+        blocks: bool = False,
+    ) -> Shape:
         """See ``Dialect``."""
-        return read_json(route, body, generates=True)
+        return read_json(route, body, generates=True, blocks=blocks)
 
     def response_reader(self, shape: Shape, status: int, content_type: str) -> ResponseReader:
         """See ``Dialect``."""

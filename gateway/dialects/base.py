@@ -111,8 +111,11 @@ class Dialect(Protocol):
     def route(self, method: str, path: str) -> Route | None:
         """Class of ``path`` (normalised by ``dialects.paths``), or None where this dialect does not know it."""
 
-    def read_request(self, route: Route, content_type: str, body: bytes) -> Shape:
-        """Shape of the request. Never raises: what cannot be read is left at its default (the engine judges it)."""
+    def read_request(self, route: Route, content_type: str, body: bytes, *, blocks: bool = False) -> Shape:
+        """Shape of the request. Never raises: what cannot be read is left at its default (the engine judges it).
+
+        ``blocks``: hash the blocks of its prompt as well.
+        """
 
     def response_reader(self, shape: Shape, status: int, content_type: str) -> ResponseReader:
         """A reader for this response."""

@@ -52,9 +52,10 @@ class Form:
         """Whether a body is asked in this form."""
         return (not self.keys or not self.keys.isdisjoint(document)) and self.speaks(document)
 
-    def shape(self, document: Document, body: bytes) -> Shape:
+    def shape(self, document: Document, body: bytes, *, blocks: bool = False) -> Shape:
         """Shape of a request in this form."""
-        shape = self.read(document, shape_of(self.route, document, body, generates=self.generates))
+        read = shape_of(self.route, document, body, generates=self.generates, blocks=blocks)
+        shape = self.read(document, read)
         stream = self.stream
         if stream is None:
             stream = shape.stream or (self.stream_unset and "stream" not in document)
@@ -108,14 +109,21 @@ class Choice:
         """See ``Dialect``."""
         return self.first
 
-    def read_request(self, route: Route, content_type: str, body: bytes) -> Shape:  # noqa: ARG002 - the body tells
+    def read_request(
+        self,
+        route: Route,
+        content_type: str,  # noqa: ARG002 - the body tells
+        body: bytes,
+        *,
+        blocks: bool = False,
+    ) -> Shape:
         """See ``Dialect``; the shape's route is the one that is meant."""
         document = parse(body)
         if document is not None:
             for _, form in self._claims:
                 if form.fits(document):
-                    return form.shape(document, body)
-        return self._fallback.read_request(self._unclaimed, content_type, body)
+                    return form.shape(document, body, blocks=blocks)
+        return self._fallback.read_request(self._unclaimed, content_type, body, blocks=blocks)
 
     def response_reader(self, shape: Shape, status: int, content_type: str) -> ResponseReader:
         """See ``Dialect``."""

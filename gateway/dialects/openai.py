@@ -136,12 +136,12 @@ class OpenAI:
                 return _BYPASSED[name]
         return None
 
-    def read_request(self, route: Route, content_type: str, body: bytes) -> Shape:
+    def read_request(self, route: Route, content_type: str, body: bytes, *, blocks: bool = False) -> Shape:
         """See ``Dialect``."""
         generates = route.label in _GENERATING
         if "multipart/form-data" in content_type.lower():
             return _read_form(route, content_type, body, generates=generates)
-        return read_json(route, body, generates=generates)
+        return read_json(route, body, generates=generates, blocks=blocks)
 
     def response_reader(self, shape: Shape, status: int, content_type: str) -> ResponseReader:
         """See ``Dialect``."""

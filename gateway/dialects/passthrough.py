@@ -29,9 +29,16 @@ class Passthrough:
         """Whatever may carry a body is taken for work."""
         return _BYPASSED if method in _BODILESS else _ADMITTED
 
-    def read_request(self, route: Route, content_type: str, body: bytes) -> Shape:  # noqa: ARG002 - the body tells
+    def read_request(
+        self,
+        route: Route,
+        content_type: str,  # noqa: ARG002 - the body tells
+        body: bytes,
+        *,
+        blocks: bool = False,
+    ) -> Shape:
         """See ``Dialect``."""
-        return read_json(route, body, generates=True)
+        return read_json(route, body, generates=True, blocks=blocks)
 
     def response_reader(self, shape: Shape, status: int, content_type: str) -> ResponseReader:
         """See ``Dialect``."""

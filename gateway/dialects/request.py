@@ -12,6 +12,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.dialects import media
+from gateway.dialects.blocks import MOST, hashed
 from gateway.model import Route, Shape
 
 _COUNT_MAX: Final = 1_000_000_000  # a cap above this is no cap
@@ -45,6 +46,7 @@ _MEDIA_FIELDS: Final[dict[str, Callable[[Any], int]]] = {  # beside the prompt: 
 }
 _MESSAGE_FIELDS: Final = frozenset({"messages", "chat_history"})
 _SCHEMA_FIELDS: Final = frozenset({"tools", "functions"})
+_FIRST_FIELDS: Final = _SCHEMA_FIELDS | {"system", "instructions"}
 _REPEATED_FIELDS: Final = ("documents", "text_2", "data_2", "items")  # a cross-encoder reads the query with each
 _CAP_FIELDS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens")
 _TRUNCATE_FIELDS: Final = ("truncate_prompt_tokens", "truncate", "truncation")
@@ -73,9 +75,12 @@ _MEDIA: Final[dict[str, Callable[[Any], int]]] = {
 }
 
 
-def read_json(route: Route, body: bytes, *, generates: bool) -> Shape:
-    """Shape of a request with a JSON body. What is no JSON object counts by its size, up to 64 KiB."""
-    return shape_of(route, parse(body), body, generates=generates)
+def read_json(route: Route, body: bytes, *, generates: bool, blocks: bool = False) -> Shape:
+    """Shape of a request with a JSON body. What is no JSON object counts by its size, up to 64 KiB.
+
+    ``blocks``: hash the blocks of its prompt as well.
+    """
+    return shape_of(route, parse(body), body, generates=generates, blocks=blocks)
 
 
 def parse(body: bytes) -> dict[str, Any] | None:
@@ -87,18 +92,21 @@ def parse(body: bytes) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def shape_of(route: Route, document: dict[str, Any] | None, body: bytes, *, generates: bool) -> Shape:
+def shape_of(
+    route: Route, document: dict[str, Any] | None, body: bytes, *, generates: bool, blocks: bool = False
+) -> Shape:
     """Shape of a request whose ``body`` is ``document``; see ``read_json``."""
     if document is None:
         return Shape(route, model=route.model, prompt_bytes=min(len(body), _OPAQUE_MAX), generates=generates)
-    meter = _Meter()
+    meter = _Meter([] if blocks else None)
     messages = meter.document(document)
     if meter.nodes > _NODES_MAX:
         meter.size = max(meter.size, len(body))
     exact = meter.token_ids > 0 and not meter.size and not meter.media
+    model = route.model or name_of(document.get("model"))
     return Shape(
         route,
-        model=route.model or name_of(document.get("model")),
+        model=model,
         stream=document.get("stream") is True,
         prompt_bytes=meter.size,
         dense_bytes=meter.share(meter.dense),
@@ -112,6 +120,10 @@ def shape_of(route: Route, document: dict[str, Any] | None, body: bytes, *, gene
         generates=generates,
         user=_user(document),
         truncates=_truncates(document),
+        conversation=_conversation(document),
+        blocks=hashed(f"{model}\0{document.get('cache_salt')}", meter.texts)
+        if meter.texts and meter.prompts == 1
+        else (),
     )
 
 
@@ -130,9 +142,13 @@ def count_of(value: Any) -> int | None:
 class _Meter:
     """Adds up a prompt. ``size`` is in bytes of UTF-8, ``prompts`` how many prompts a batch holds."""
 
-    __slots__ = ("_looked", "_looks", "dense", "media", "nodes", "prompts", "signs", "size", "token_ids", "wide")
+    __slots__ = (
+        "_looked", "_looks", "dense", "media", "nodes", "prompts", "signs", "size", "texts", "token_ids", "wide",
+    )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, texts: list[str] | None = None) -> None:
+        """``texts`` takes the prompt's texts in the order in which templates write them; None: nobody wants them."""
+        self.texts = texts
         self.size = 0
         self.wide = 0
         self.dense = 0  # of the bytes in the strings that were looked at
@@ -151,7 +167,8 @@ class _Meter:
     def document(self, document: dict[str, Any]) -> int:
         """Measure every prompt field; return the number of messages."""
         messages = 0
-        for key, value in document.items():
+        fields = document.items() if self.texts is None else sorted(document.items(), key=_place)
+        for key, value in fields:
             if key in _MESSAGE_FIELDS:
                 messages += self._messages(value)
             elif key in _PROMPT_FIELDS:
@@ -207,6 +224,8 @@ class _Meter:
         first = prompt[0]
         if type(first) is int:
             self.token_ids += len(prompt)
+            if self.texts is not None:
+                self.texts.append(str(prompt[:MOST]))
         elif type(first) is dict:
             if "shape" not in first:
                 return self._messages(prompt)
@@ -231,9 +250,13 @@ class _Meter:
     def _schema(self, tools: Any) -> None:
         """Templates put the tools into the prompt as JSON text."""
         try:
-            self.size += len(orjson.dumps(tools)) if tools else 0
+            written = orjson.dumps(tools) if tools else b""
         except TypeError:  # nested deeper than orjson writes, though not deeper than it reads
             self._value(tools)
+            return
+        self.size += len(written)
+        if self.texts is not None:
+            self.texts.append(written.decode())
 
     def _value(self, value: Any) -> None:
         """Every string in ``value`` but labels; media by their own measure."""
@@ -263,6 +286,8 @@ class _Meter:
             size = len(text.encode())
             self.wide += (size - len(text)) * 3 // 2  # exact where a character has three bytes, as Chinese
         self.size += size
+        if self.texts is not None:
+            self.texts.append(text)
         if size >= _LOOK_MIN and (self._looks > 0 or size >= _LOOK_SURE):
             self._looks -= 1
             self._looked += size
@@ -320,6 +345,23 @@ def _truncates(document: dict[str, Any]) -> bool:
     nested = document.get("parameters")
     places = (document, nested) if isinstance(nested, dict) else (document,)
     return any(place.get(key) not in _WHOLE for place in places for key in _TRUNCATE_FIELDS)
+
+
+def _place(field: tuple[str, Any]) -> bool:
+    """Templates write tools and system prompt before the messages, wherever they stand in the body."""
+    return field[0] not in _FIRST_FIELDS
+
+
+def _conversation(document: dict[str, Any]) -> str | None:
+    """What it belongs together with, in the words of OpenAI's API: a conversation, a key of the cache, an answer."""
+    conversation = document.get("conversation")
+    if isinstance(conversation, dict):
+        conversation = conversation.get("id")
+    return (
+        name_of(conversation)
+        or name_of(document.get("prompt_cache_key"))
+        or name_of(document.get("previous_response_id"))
+    )
 
 
 def _user(document: dict[str, Any]) -> str | None:

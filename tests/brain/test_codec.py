@@ -16,6 +16,7 @@ from gateway.brain.wire import Channel, Kind, heard
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
 from gateway.model import (
     Access,
+    Choice,
     Outcome,
     Priority,
     Reason,
@@ -33,7 +34,14 @@ numbers = st.integers(0, 2**60)
 instants = st.floats(0, 1e9)
 routes = st.builds(Route, texts, st.sampled_from(Access), st.none() | texts)
 shapes = st.builds(
-    Shape, routes, model=st.none() | texts, stream=st.booleans(), prompt_bytes=numbers, max_output=st.none() | numbers
+    Shape,
+    routes,
+    model=st.none() | texts,
+    stream=st.booleans(),
+    prompt_bytes=numbers,
+    max_output=st.none() | numbers,
+    conversation=st.none() | texts,
+    blocks=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(tuple),
 )
 tickets = st.builds(
     Ticket,
@@ -44,6 +52,7 @@ tickets = st.builds(
     read_timeout=st.none() | instants,
     avoid=st.frozensets(texts, max_size=3),
     priority=st.sampled_from(Priority),
+    session=texts,
 )
 
 
@@ -67,6 +76,7 @@ records = st.builds(
     timelines(),
     st.sampled_from(Outcome),
     st.just(200) | st.sampled_from(HTTPStatus),
+    choice=st.none() | st.sampled_from(Choice),
     reason=st.none() | st.sampled_from(Reason),
     usage=st.none() | st.builds(Usage, st.none() | numbers),
 )
