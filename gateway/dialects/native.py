@@ -111,8 +111,8 @@ class Choice:
 
     def read_request(
         self,
-        route: Route,
-        content_type: str,  # noqa: ARG002 - the body tells
+        route: Route,  # noqa: ARG002 - the body tells
+        content_type: str,
         body: bytes,
         *,
         blocks: bool = False,

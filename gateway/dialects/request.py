@@ -225,7 +225,7 @@ class _Meter:
         if type(first) is int:
             self.token_ids += len(prompt)
             if self.texts is not None:
-                self.texts.append(str(prompt[:MOST]))
+                self.texts.append((_written(prompt[: MOST // 4]) or b"").decode())
         elif type(first) is dict:
             if "shape" not in first:
                 return self._messages(prompt)
@@ -249,9 +249,8 @@ class _Meter:
 
     def _schema(self, tools: Any) -> None:
         """Templates put the tools into the prompt as JSON text."""
-        try:
-            written = orjson.dumps(tools) if tools else b""
-        except TypeError:  # nested deeper than orjson writes, though not deeper than it reads
+        written = _written(tools) if tools else b""
+        if written is None:
             self._value(tools)
             return
         self.size += len(written)
@@ -294,6 +293,14 @@ class _Meter:
             dense, signs = _looked_at(text, size)
             self.dense += dense
             self.signs += signs
+
+
+def _written(value: Any) -> bytes | None:
+    """``value`` as JSON; None where it is nested deeper than orjson writes, though not deeper than it reads."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:
+        return None
 
 
 def _looked_at(text: str, size: int) -> tuple[int, int]:
