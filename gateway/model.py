@@ -611,3 +611,4 @@ class GatewayState:
     tpot_objective: float | None = None  # seconds
     models: tuple[ModelState, ...] = ()  # those asked for last, the latest first
     priorities: tuple[PriorityState, ...] = ()
+    replicas: int = 1  # gateways that share the engines: the limits are this one's part

@@ -19,6 +19,17 @@ class LimitConfig:
     tpot_objective: float | None = None  # seconds per output token
     objective_headroom: float = 0.85
     token_limit: int | None = None  # fixed bound on estimated KV tokens; None: learned
+    replicas: int = 1  # gateways that share the backend, this one among them: each has its share of every bound
+
+    @property
+    def most(self) -> int:
+        """The share of ``maximum``."""
+        return max(self.minimum, self.maximum // self.replicas)
+
+    @property
+    def most_tokens(self) -> int | None:
+        """The share of ``token_limit``."""
+        return None if self.token_limit is None else max(1, self.token_limit // self.replicas)
 
 
 @dataclass(frozen=True, slots=True)

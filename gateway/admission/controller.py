@@ -158,7 +158,7 @@ class AdmissionController:
         before = self._config
         self._config = config = replace(
             before,
-            limit=replace(before.limit, tpot_objective=tuning.tpot_objective),
+            limit=replace(before.limit, tpot_objective=tuning.tpot_objective, replicas=tuning.replicas),
             queue=replace(before.queue, lanes=tuning.lanes),
         )
         self._pool.retune(config.limit, tuning.backends)
@@ -270,7 +270,8 @@ class AdmissionController:
     @property
     def tuning(self) -> Tuning:
         """What ``retune`` can change, as it stands."""
-        return Tuning(self._config.limit.tpot_objective, self._config.queue.lanes, self._pool.tunings)
+        limit = self._config.limit
+        return Tuning(limit.tpot_objective, self._config.queue.lanes, self._pool.tunings, limit.replicas)
 
     def state(self, now: float) -> GatewayState:
         """Everything, for /state and the metrics."""
@@ -287,6 +288,7 @@ class AdmissionController:
             retries_seen=dict(self._shedder.ledger.seen),
             tpot_objective=self._config.limit.tpot_objective,
             priorities=tuple(self._priority_state(priority) for priority in Priority),
+            replicas=self._config.limit.replicas,
         )
 
     def _priority_state(self, priority: Priority) -> PriorityState:

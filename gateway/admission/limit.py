@@ -79,8 +79,8 @@ class FixedLimit:
 
     def __init__(self, value: int, config: LimitConfig, changes: Counter[Change]) -> None:
         self._period = config.window
-        self.value = float(value)
-        self.tokens = inf if config.token_limit is None else float(config.token_limit)
+        self.value = float(max(1, value // config.replicas))
+        self.tokens = inf if config.most_tokens is None else float(config.most_tokens)
         self.changes = changes
         self.pace = Ratio(0.25)
         self.target: float | None = None
@@ -154,8 +154,8 @@ class AdaptiveLimit:
         self._recalled = 0.0  # until it is reached again: what an earlier gateway found
         self._stale = 0  # windows at the floor with the pace still over
         self._whole = False  # the pace is that of answers in one piece
-        self._guard = TokenGuard(config.token_limit)
-        self.value = float(min(max(config.initial, config.minimum), config.maximum))
+        self._guard = TokenGuard(config.most_tokens)
+        self.value = float(min(max(config.initial, config.minimum), config.most))
         self.tokens = self._guard.value
         self.changes: Counter[Change] = Counter()
         self.pace = Ratio(0.25)
@@ -163,8 +163,20 @@ class AdaptiveLimit:
         self.target: float | None = None
 
     def retune(self, config: LimitConfig) -> None:
-        """Go on from here with other settings."""
+        """Go on from here with other settings.
+
+        Where others come or go who share the engine, everybody's part of what it takes changes, and the pace at all
+        parts together does not.
+        """
+        share = self._config.replicas / config.replicas
         self._config = config
+        if share != 1.0:
+            self._known *= share
+            self._recalled *= share
+            self._slope.rescale(share)
+            self._guard.rescale(share, config.most_tokens)
+            self.tokens = self._guard.value
+            self._set(self.value * share, ("up" if share > 1.0 else "down", "replicas"))
 
     @property
     def learned_tokens(self) -> float | None:
@@ -174,7 +186,7 @@ class AdaptiveLimit:
     def recall(self, value: float, tokens: float | None) -> None:
         """Go on where an earlier gateway left off; a limit that had not grown yet grows from the start."""
         if value > self.value:
-            self.value = min(value, float(self._config.maximum))
+            self.value = min(value, float(self._config.most))
             self._slow = False
             self._recalled = self.value
         if tokens is not None:
@@ -421,7 +433,7 @@ class AdaptiveLimit:
         return step
 
     def _set(self, value: float, change: Change) -> None:
-        value = min(max(value, float(self._config.minimum)), float(self._config.maximum))
+        value = min(max(value, float(self._config.minimum)), float(self._config.most))
         if value != self.value:
             self.value = value
             self.changes[change] += 1

@@ -106,6 +106,10 @@ class Slope:
         self._tokens = self._tokens * keep + tokens * self.alpha
         self._weighted = self._weighted * keep + inflight * tokens * self.alpha
 
+    def rescale(self, share: float) -> None:
+        """What is in flight here stands for ``share`` times as many at the same pace: others came or went."""
+        self._weighted *= share
+
     def beyond(self, base: float) -> float:
         """Seconds per token for each request in flight, beyond ``base``; at least a hundredth of a base among all."""
         return max(self._seconds - base * self._tokens, 0.01 * base * self._tokens) / self._weighted

@@ -42,7 +42,8 @@ class Books:
         self.drained = False  # the operator wants no new request to go to it
         self.suspect = False  # down, drained, or its breaker not closed: look closer
         self.turn = 0  # the last permit given for it: ties go to the least recent
-        self.pinned: int | None = None  # the limit where it is fixed
+        self.pinned: int | None = None  # the limit where it is fixed, for all gateways together
+        self._replicas = config.limit.replicas
         self.cap = 0  # requests that may be in flight
         self.cap_common = 0  # the same where none of them is critical
         self.cap_others = 0  # the same where none is of the first lane
@@ -62,8 +63,9 @@ class Books:
     def retune(self, config: LimitConfig, tuning: BackendTuning) -> None:
         """Go on with other settings. A limit that is unpinned goes on where the law left it."""
         self._law.retune(config)
-        if tuning.limit != self.pinned:
+        if tuning.limit != self.pinned or config.replicas != self._replicas:
             self.pinned = tuning.limit
+            self._replicas = config.replicas
             self.limit = self._law if tuning.limit is None else FixedLimit(tuning.limit, config, self._law.changes)
             self.window.restart()
         self.window.objective = inf  # known again with the next request
@@ -166,7 +168,7 @@ class Books:
         if before is not None and after is not None:
             self.window.preemptions += max(0.0, after - before)
         if hints.kv_capacity_tokens is not None:
-            self.limit.learn_capacity(hints.kv_capacity_tokens)
+            self.limit.learn_capacity(hints.kv_capacity_tokens // self._replicas)
         self._hints = hints
         self._hinted_at = now
         ours = max(self._most, self._most_before)  # the gauges are seconds old
@@ -194,14 +196,16 @@ class Books:
         bases = (window.base_stream, window.base_whole, window.base_ttft)
         stream, whole, ttft = (None if base.doubtful else base.value for base in bases)
         served = (window.served.seconds, window.served.tokens)
-        return BackendMemory(
-            self.name, place(self.backend.url), law.value, law.learned_tokens, stream, whole, ttft, served
-        )
+        all_of_them = self._replicas  # gateways may be more or fewer when this is recalled
+        tokens = None if law.learned_tokens is None else law.learned_tokens * all_of_them
+        limit = law.value * all_of_them
+        return BackendMemory(self.name, place(self.backend.url), limit, tokens, stream, whole, ttft, served)
 
     def recall(self, memory: BackendMemory) -> None:
         """Go on from what an earlier gateway learned."""
         window = self.window
-        self._law.recall(memory.limit, memory.token_limit)
+        tokens = memory.token_limit
+        self._law.recall(memory.limit / self._replicas, None if tokens is None else tokens / self._replicas)
         for base, value in (
             (window.base_stream, memory.base_stream),
             (window.base_whole, memory.base_whole),

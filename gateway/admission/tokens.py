@@ -43,6 +43,15 @@ class TokenGuard:
         if not self._fixed:
             self._seen = self._bad = max(self.FLOOR, learned)
 
+    def rescale(self, share: float, fixed: int | None) -> None:
+        """Bound ``share`` times as much from now on; ``fixed`` is the new bound where one is set."""
+        if fixed is not None:
+            self._seen = float(fixed)
+            return
+        self._seen, self._bad, self._hinted = self._seen * share, self._bad * share, self._hinted * share
+        if self._capacity is not None:
+            self._capacity *= share
+
     def learn_capacity(self, kv_tokens: int) -> None:
         """The engine's KV cache in tokens."""
         if not self._fixed and kv_tokens > 0:

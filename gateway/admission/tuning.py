@@ -41,6 +41,7 @@ class Tuning:
     tpot_objective: float | None
     lanes: tuple[LaneConfig, ...]
     backends: Mapping[str, BackendTuning]
+    replicas: int = 1  # gateways that share the backends; counted, never told by an operator
 
 
 def changed(tuning: Tuning, change: object) -> Tuning:
@@ -51,10 +52,11 @@ def changed(tuning: Tuning, change: object) -> Tuning:
     """
     fields = _fields(change, "", ("tpot_objective_seconds", "lanes", "backends"))
     lanes = _entries(fields.get("lanes", {}), "lanes", {lane.name: lane for lane in tuning.lanes}, _lane)
-    return Tuning(
-        _given(fields, "", "tpot_objective_seconds", _seconds_or_none, tuning.tpot_objective),
-        _ascending(tuple(lanes.values())),
-        _entries(fields.get("backends", {}), "backends", tuning.backends, _backend),
+    return replace(
+        tuning,
+        tpot_objective=_given(fields, "", "tpot_objective_seconds", _seconds_or_none, tuning.tpot_objective),
+        lanes=_ascending(tuple(lanes.values())),
+        backends=_entries(fields.get("backends", {}), "backends", tuning.backends, _backend),
     )
 
 

@@ -7,6 +7,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +20,7 @@ from gateway.app.configs import config_hash, described, metrics_config, proxy_co
 from gateway.app.discovery import Discovery, sources
 from gateway.app.exits import StartError
 from gateway.app.reload import Reloader
+from gateway.app.replicas import Census
 from gateway.app.state_file import EVERY, StateFile
 from gateway.console.admin import admin_app
 from gateway.console.curve import CurveRoutes
@@ -130,6 +132,7 @@ class Service:
         )
         self._reloader = Reloader(loaded, read or (lambda: loaded), self.gateway, self._tell_change)
         self._discovery = _discovery(settings, self._reloader, lambda: set(self.gateway.tuning.backends))
+        self._census = Census(settings.replicas.places, settings.replicas.count, self._share)
         token = settings.admin_token
         admin = admin_app(
             state=self._state,
@@ -176,6 +179,7 @@ class Service:
         self._monitor.start()
         self._reloader.start()
         self._discovery.start()
+        self._census.start()
         if self._state_file:
             self._state_file.start()
 
@@ -188,6 +192,14 @@ class Service:
         """Where the admin port listens, with the port really bound."""
         host, port = self._admin.addresses[0][:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _share(self, replicas: int) -> None:
+        """So many gateways share the engines now."""
+        tuning = self.gateway.tuning
+        self.gateway.retune(replace(tuning, replicas=replicas))
+        text = f"gateways that share the engines: {tuning.replicas} -> {replicas}; each has its share of every limit"
+        _log.info("%s", text)
+        self._events.add(Event("setting_changed", text, None))
 
     def _tell_change(self, backend: str | None, text: str) -> None:
         _log.info("changed by the operator: %s%s", f"backend {backend}: " if backend else "", text)
@@ -209,6 +221,7 @@ class Service:
     async def stop(self) -> None:
         """Cut what still runs, close everything, write what is left of access log and records. Idempotent."""
         self._discovery.stop()
+        await self._census.stop()
         self._reloader.stop()
         if self._state_file:
             await self._state_file.stop()

@@ -16,6 +16,7 @@ def state_view(state: GatewayState) -> dict[str, Any]:
     return {
         "draining": state.draining,
         "overloaded": state.overloaded,
+        "replicas": state.replicas,
         "retries_seen": {"kept": state.retries_seen.get(True, 0), "early": state.retries_seen.get(False, 0)},
         "lanes": [_lane(lane) for lane in state.lanes],
         "priorities": [{"name": priority.name, "depth": priority.depth} for priority in state.priorities],

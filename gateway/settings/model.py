@@ -33,8 +33,10 @@ from gateway.settings.values import (
     Number,
     Port,
     Ratio,
+    Replicas,
     Seconds,
     Secret,
+    SharedBy,
     Text,
     Tokens,
     Url,
@@ -235,6 +237,14 @@ class _Limit(BaseModel):
     )
     token_limit: Annotated[Tokens, Ge(1)] | None = Field(
         default=_LIMIT.token_limit, description="Fixed bound on the KV tokens in flight on one engine. Unset: learned."
+    )
+    replicas: SharedBy = Field(
+        default=Replicas(),
+        description="Gateways that share these engines, this one among them: each takes its share of every limit, "
+        "found or fixed. A number, or where their admin ports are: those that answer /readyz are counted every second, "
+        "so the share of one that dies is the others' three seconds later. dns+http://NAME:PORT is every address of a "
+        "name.",
+        examples=["3", "dns+http://gateways.prod.svc:8081", "http://gw1:8081,http://gw2:8081"],
     )
 
 

@@ -107,6 +107,7 @@ def _limit(settings: Settings) -> LimitConfig:
         tpot_objective=settings.tpot_objective,
         objective_headroom=settings.objective_headroom,
         token_limit=settings.token_limit,
+        replicas=settings.replicas.count,
     )
 
 

@@ -317,6 +317,53 @@ def _show_discovered(value: tuple[Discovered, ...]) -> str:
     return ",".join(map(str, value))
 
 
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """How many gateways share the engines: ``count``, or as many of those at ``places`` as are ready."""
+
+    count: int = 1
+    places: tuple[tuple[bool, str, int], ...] = ()  # whether DNS is asked for every address, host, port
+
+    def __str__(self) -> str:
+        """As it is set."""
+        return ",".join(map(_place, self.places)) or str(self.count)
+
+
+def _place(place: tuple[bool, str, int]) -> str:
+    asked, host, port = place
+    return f"{'dns+' if asked else ''}http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def parse_replicas(value: object) -> object:
+    """``3``, ``dns+http://gateways:8081`` or ``http://gw1:8081, http://gw2:8081`` -> what they say.
+
+    Raises:
+        ValueError: it is a text and none of these.
+    """
+    if not isinstance(value, str):
+        return value
+    if value.strip().isdecimal():
+        return Replicas(count=int(value))
+    places = tuple(_gateways(item.strip()) for item in value.split(",") if item.strip())
+    return Replicas(sum(1 for asked, *_ in places if not asked) or 1, places)
+
+
+def _gateways(text: str) -> tuple[bool, str, int]:
+    asked = text.startswith("dns+")
+    parts = urlsplit(text.removeprefix("dns+"))
+    if parts.scheme != "http" or not parts.hostname or parts.port is None:
+        raise ValueError(f"{text!r} is no number and has no http, host and port")
+    if parts.username or parts.path.strip("/") or parts.query or parts.fragment:
+        raise ValueError(f"{text!r} has more than scheme, host and port")
+    return asked, parts.hostname, parts.port
+
+
+def _counted(value: Replicas) -> Replicas:
+    if value.count < 1:
+        raise ValueError("there is at least one, this one")
+    return value
+
+
 def parse_backends(value: object) -> object:
     """``http://a:8000, http://b:8000`` or a JSON list of objects -> a list of dicts, each with at least a name.
 
@@ -532,6 +579,13 @@ Discover = Annotated[
         "",
         _show_discovered,
     ),
+]
+SharedBy = Annotated[
+    Replicas,
+    NoDecode,
+    BeforeValidator(parse_replicas),
+    AfterValidator(_counted),
+    Kind("a number, or URLs of admin ports separated by commas, such as dns+http://gateways:8081 or http://gw1:8081"),
 ]
 ApiKeys = Annotated[
     tuple[KeySettings, ...],

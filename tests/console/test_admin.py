@@ -125,6 +125,7 @@ async def test_state_shows_everything() -> None:
         "uptime_seconds": 12.5,
         "draining": False,
         "overloaded": False,
+        "replicas": 1,
         "retries_seen": {"kept": 5, "early": 11},
         "lanes": [
             {

@@ -31,12 +31,23 @@ _ENGINE: Final = {
 }
 BASE: Final[dict[str, Any]] = {"backends": ["http://engine:8000"]}
 SIDECAR: Final[dict[str, Any]] = {"mode": "sidecar", "sidecar": {"engine": _ENGINE}, "replicas": 2}
+DISCOVERY: Final[dict[str, Any]] = {
+    "discovery": {
+        "mode": "kubernetes",
+        "services": [{"name": "engines", "port": 8000}, {"name": "npu", "port": 1025, "namespace": "prod"}],
+    },
+    "replicas": 3,
+    "networkPolicy": {"enabled": True, "admin": [{"podSelector": {}}], "egress": [{"ports": [{"port": 443}]}]},
+}
 MONITORING: Final[dict[str, Any]] = {**BASE, "serviceMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
 EVERYTHING: Final[dict[str, Any]] = {
     **MONITORING,
     "backends": [{"url": "http://gpu1:8000", "limit": 32}, {"url": "https://npu1:1025", "kind": "mindie"}],
     "settings": {"tpot_objective": "100ms", "limit_max": 1_000_000, "cors": False, "log_format": "plain"},
     "envFromSecret": "gateway-secrets",
+    "extraEnv": [
+        {"name": "GATEWAY_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "gateway", "key": "token"}}},
+    ],
     "image": {
         "repository": "registry.example.com/gateway",
         "digest": f"sha256:{'0' * 64}",
@@ -93,6 +104,7 @@ GOLDENS: Final[dict[Path, Callable[[], str]]] = {
     Path(__file__).parent / "golden/everything.yaml": lambda: _only(
         rendered(EVERYTHING), lambda kind: kind not in _COPIES
     ),
+    Path(__file__).parent / "golden/discovery.yaml": lambda: rendered(DISCOVERY),
 }
 """What is written down of the chart's output, by file."""
 

@@ -17,6 +17,7 @@ from gateway.telemetry.definitions import DEFINITIONS
 from tests.deploy.charts import (
     BASE,
     CHART,
+    DISCOVERY,
     EVERYTHING,
     GOLDENS,
     KUSTOMIZE,
@@ -100,16 +101,16 @@ def pod(manifests: list[dict[str, Any]]) -> dict[str, Any]:
 
 def settings(manifests: list[dict[str, Any]]) -> dict[str, str]:
     (container,) = pod(manifests)["containers"]
-    return {variable["name"]: variable["value"] for variable in container["env"]}
+    return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
 
 
-@pytest.mark.parametrize("path", list(GOLDENS), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", list(GOLDENS), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_is_written_down_is_what_the_chart_gives(path: Path) -> None:
     assert path.read_text() == GOLDENS[path](), "run: make manifests"
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])
-@pytest.mark.parametrize("values", [BASE, EVERYTHING], ids=["base", "everything"])
+@pytest.mark.parametrize("values", [BASE, EVERYTHING, DISCOVERY], ids=["base", "everything", "discovery"])
 def test_kubernetes_takes_it(values: dict[str, Any], version: str) -> None:
     check(documents(rendered(values)), version)
 
@@ -127,20 +128,24 @@ def test_the_schemas_find_what_is_wrong() -> None:
             check(manifests, NEWEST)
 
 
-@pytest.mark.parametrize("values", [BASE, SIDECAR, EVERYTHING], ids=["base", "sidecar", "everything"])
+@pytest.mark.parametrize(
+    "values", [BASE, SIDECAR, EVERYTHING, DISCOVERY], ids=["base", "sidecar", "everything", "discovery"]
+)
 def test_helm_lint_is_content(values: dict[str, Any]) -> None:
     report = helm().lint(str(CHART), values, strict=True)
     assert report["errors"] == []
     assert [each["error"] for each in report["messages"]] == ["icon is recommended"]
 
 
-@pytest.mark.parametrize("values", [BASE, SIDECAR, EVERYTHING], ids=["base", "sidecar", "everything"])
+@pytest.mark.parametrize(
+    "values", [BASE, SIDECAR, EVERYTHING, DISCOVERY], ids=["base", "sidecar", "everything", "discovery"]
+)
 def test_the_gateway_takes_its_settings(values: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in settings(documents(rendered(values))).items():
         monkeypatch.setenv(name, value)
     loaded = load_all(None)
     assert [str(fault) for fault in loaded.faults] == []
-    assert loaded.settings.backends
+    assert loaded.settings.backends or loaded.settings.discover
 
 
 def test_values_arrive_as_they_were_given() -> None:
@@ -196,6 +201,72 @@ def test_everything_finds_its_pods() -> None:
     assert route["backendRefs"] == [{"name": clients["metadata"]["name"], "port": clients["spec"]["ports"][0]["port"]}]
 
 
+def roles(manifests: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Each Role, by its namespace, with the RoleBinding beside it."""
+    found = {}
+    for role in (each for each in manifests if each["kind"] == "Role"):
+        place = role["metadata"].get("namespace", "llm")
+        (binding,) = [
+            each
+            for each in manifests
+            if each["kind"] == "RoleBinding" and each["metadata"].get("namespace", "llm") == place
+        ]
+        assert binding["roleRef"]["name"] == role["metadata"]["name"]
+        found[place] = {"rules": role["rules"], "subjects": binding["subjects"]}
+    return found
+
+
+def test_who_watches_endpoints_may_read_them_where_they_are_and_nothing_else() -> None:
+    manifests = documents(rendered(DISCOVERY))
+    found = roles(manifests)
+    assert found.keys() == {"llm", "prod"}
+    for role in found.values():
+        assert role["rules"] == [
+            {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+        ]
+        assert role["subjects"] == [
+            {"kind": "ServiceAccount", "name": pod(manifests)["serviceAccountName"], "namespace": "llm"}
+        ]
+    assert pod(manifests)["automountServiceAccountToken"]
+    assert settings(manifests)["GATEWAY_DISCOVER"] == "k8s+http://engines.llm:8000,k8s+http://npu.prod:1025"
+
+
+@pytest.mark.parametrize(
+    "values",
+    [BASE, SIDECAR, EVERYTHING, DISCOVERY | {"discovery": DISCOVERY["discovery"] | {"mode": "dns"}}],
+    ids=["base", "sidecar", "everything", "dns"],
+)
+def test_nobody_else_has_rights_or_a_token(values: dict[str, Any]) -> None:
+    manifests = documents(rendered(values))
+    assert roles(manifests) == {}
+    assert not pod(manifests)["automountServiceAccountToken"]
+
+
+def test_rights_can_be_given_by_somebody_else() -> None:
+    manifests = documents(rendered(DISCOVERY | {"rbac": {"create": False}}))
+    assert roles(manifests) == {}
+    assert pod(manifests)["automountServiceAccountToken"]
+
+
+def test_dns_is_asked_for_the_names_of_the_services() -> None:
+    manifests = documents(rendered(DISCOVERY | {"discovery": DISCOVERY["discovery"] | {"mode": "dns"}}))
+    assert settings(manifests)["GATEWAY_DISCOVER"] == "dns+http://engines.llm.svc:8000,dns+http://npu.prod.svc:1025"
+
+
+def test_gateways_that_share_engines_find_each_other() -> None:
+    manifests = documents(rendered(DISCOVERY))
+    (place,) = [each for each in manifests if each["kind"] == "Service" and each["spec"].get("clusterIP") == "None"]
+    host = f"{place['metadata']['name']}.llm.svc"
+    assert settings(manifests)["GATEWAY_REPLICAS"] == f"dns+http://{host}:{place['spec']['ports'][0]['port']}"
+    selector = {"podSelector": {"matchLabels": place["spec"]["selector"]}}
+    policy = of_kind("NetworkPolicy", manifests)["spec"]
+    (admin,) = [rule for rule in policy["ingress"] if rule["ports"] == [{"port": "admin"}]]
+    assert selector in admin["from"]
+    assert [rule["to"] for rule in policy["egress"] if "to" in rule] == [[selector]]
+    for alone in (BASE, SIDECAR):
+        assert "GATEWAY_REPLICAS" not in settings(documents(rendered(alone)))
+
+
 def test_an_autoscaler_leaves_the_number_of_replicas_alone() -> None:
     assert "replicas" not in of_kind("Deployment", documents(rendered(EVERYTHING)))["spec"]
 
@@ -227,6 +298,11 @@ def test_rules_and_dashboard_are_those_of_the_folder() -> None:
         (BASE | {"backends": ["gpu1:8000"]}, "backends"),
         (BASE | {"settings": {"drain_grace": 5}}, "drain_grace"),
         (BASE | {"settings": {"TPOT": "5"}}, "TPOT"),
+        (BASE | {"settings": {"replicas": 2}}, "replicas"),
+        ({"discovery": {"mode": "dns"}}, "discovery.services: nothing given"),
+        ({"discovery": {"services": [{"name": "a", "port": 1}]}}, "discovery.mode: nothing given"),
+        (SIDECAR | {"discovery": DISCOVERY["discovery"]}, "discovery.mode: given in mode sidecar"),
+        ({"discovery": {"mode": "dns", "services": [{"name": "a.b", "port": 1}]}}, "discovery"),
         (BASE | {"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: nothing given"),
         (SIDECAR | {"sidecar": {"engine": {"name": "x", "image": "y"}}}, "engine"),
     ],

@@ -44,6 +44,7 @@ def test_every_tunable_of_admission_has_a_setting() -> None:
             "tpot_objective": 0.05,
             "objective_headroom": 0.5,
             "token_limit": 5,
+            "replicas": "3",
             "retry_after_max": 9,
             "overload_ratio": 2,
             "overload_after": 2,

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.settings.values import (
+    Replicas,
     clean_url,
     masked,
     parse_backends,
@@ -11,6 +12,7 @@ from gateway.settings.values import (
     parse_lanes,
     parse_model_tokens,
     parse_networks,
+    parse_replicas,
     parse_size,
     show_duration,
     show_size,
@@ -43,6 +45,29 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 0.0005, 0.25, 1.0, 1.5, 90.0, 3600.0])
 def test_a_shown_duration_reads_back(seconds: float) -> None:
     assert parse_duration(show_duration(seconds)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "shown"),
+    [
+        ("3", 3, "3"),
+        ("http://gw1:8081, http://[fd00::1]:8081", 2, "http://gw1:8081,http://[fd00::1]:8081"),
+        ("dns+http://gateways.prod.svc:8081", 1, "dns+http://gateways.prod.svc:8081"),
+    ],
+)
+def test_gateways_that_share_are_told_or_named(text: str, count: int, shown: str) -> None:
+    found = parse_replicas(text)
+    assert isinstance(found, Replicas)
+    assert (found.count, str(found)) == (count, shown)
+    assert parse_replicas(str(found)) == found
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "-1", "2.5", "http://gw1", "https://gw1:8081", "k8s+http://a.b:8081", "http://gw1:8081/readyz", "gw1"]
+)
+def test_what_names_no_gateway_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=text.replace("+", ".")):
+        parse_replicas(text)
 
 
 @pytest.mark.parametrize(

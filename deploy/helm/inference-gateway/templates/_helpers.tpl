@@ -45,3 +45,29 @@ http://127.0.0.1:{{ int .Values.sidecar.enginePort }}
 {{- end -}}
 {{- end -}}
 {{- end }}
+
+{{- /* Whether engines are asked of the API server. */ -}}
+{{- define "gateway.watches" -}}
+{{- if and (eq .Values.mode "deployment") (eq .Values.discovery.mode "kubernetes") }}true{{ end }}
+{{- end }}
+
+{{- /* The Services of engines as GATEWAY_DISCOVER takes them. */ -}}
+{{- define "gateway.discover" -}}
+{{- $found := list -}}
+{{- if and (eq .Values.mode "deployment") .Values.discovery.mode -}}
+{{- range .Values.discovery.services -}}
+{{- $place := printf "%s.%s" .name (default $.Release.Namespace .namespace) -}}
+{{- if eq $.Values.discovery.mode "kubernetes" -}}
+{{- $found = append $found (printf "k8s+%s://%s:%d" (default "http" .scheme) $place (int .port)) -}}
+{{- else -}}
+{{- $found = append $found (printf "dns+%s://%s.svc:%d" (default "http" .scheme) $place (int .port)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{ join "," $found }}
+{{- end }}
+
+{{- /* Whether several gateways share the engines. */ -}}
+{{- define "gateway.shares" -}}
+{{- if and (eq .Values.mode "deployment") (or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled) }}true{{ end }}
+{{- end }}
