@@ -292,6 +292,7 @@ def _emulate(verbs: _Verbs) -> None:
     verb.add_argument(
         "--link-num", type=_link_num, default=1000, help="mindie's maxLinkNum, its threads (default: %(default)s)"
     )
+    verb.add_argument("--no-prefix-cache", action="store_true", help="compute every prompt anew, as vLLM's flag does")
     verb.add_argument("--list", action="store_true", help="list the profiles and exit")
     faults = verb.add_argument_group(
         "faults", "What engines suffer, to try a gateway on. Times are the engine's seconds."
@@ -460,7 +461,9 @@ def _run_emulate(arguments: argparse.Namespace) -> int:
         return list_profiles()
     place = arguments.host, arguments.port
     given = {name: getattr(arguments, name) for name in FAULTS}
-    faults = {name: value for name, value in given.items() if value is not None}
+    faults: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    if arguments.no_prefix_cache:
+        faults["prefix_cache"] = False
     if arguments.kind == "mindie":
         return run_mindie(arguments.profile, *place, arguments.model, arguments.speed, arguments.link_num, faults)
     return run_emulate(arguments.profile, *place, arguments.model, arguments.speed, faults, polluted=arguments.polluted)

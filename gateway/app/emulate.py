@@ -50,7 +50,7 @@ def run_emulate(
 ) -> int:
     """Serve one emulated engine until a signal; the exit code is one of those that ``cli`` lists.
 
-    ``faults`` are fields of its profile, of those in ``FAULTS``.
+    ``faults`` are fields of its profile: those in ``FAULTS``, and ``prefix_cache``.
     """
     if profile is None:
         loaded = load_all(None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from gateway.emulator.blocks import Prefix
 from gateway.emulator.engine import Emission, Engine, Profile
 
 Sink = Callable[[Emission], None]
@@ -36,16 +37,19 @@ class Driver:
         """Engine seconds since the start."""
         return (self._loop.time() - self._epoch) * self._speed
 
-    def submit(self, work: Sequence[tuple[int, int]], sink: Sink) -> range | None:
+    def submit(
+        self, work: Sequence[tuple[int, int]], sink: Sink, prefixes: Sequence[Prefix | None] = ()
+    ) -> range | None:
         """Take one engine request per (prompt, output) tokens, all or none; None where its queue limit refuses them.
 
-        The keys are those of ``work`` in its order. ``sink`` must not raise.
+        The keys are those of ``work`` in its order, and so are ``prefixes`` where they are known. ``sink`` must not
+        raise.
         """
         keys = range(self._next_key, self._next_key + len(work))
         self._next_key = keys.stop
         now = self.now()
-        for key, (prompt, output) in zip(keys, work, strict=True):
-            if not self.engine.submit(key, prompt, output, now):
+        for key, (prompt, output), prefix in zip(keys, work, prefixes or (None,) * len(work), strict=True):
+            if not self.engine.submit(key, prompt, output, now, prefix):
                 self.abort(keys)
                 return None
             self._sinks[key] = sink

@@ -6,7 +6,8 @@ How it works. The engine does one step after another; a step advances every deco
 requests by a chunk of their prompt. What a step holds is decided when it starts, as vLLM's V1 scheduler does:
 decodes first, then prompts under way, then waiting requests in order of arrival, within a budget of tokens, sequences
 and KV blocks. A request that finds no block left throws the newest request out of the batch; that one goes to the
-head of the queue and computes its prompt and its output so far again.
+head of the queue and computes its prompt and its output so far again. Blocks of a prompt that are in the pool already
+are not computed again (``blocks``).
 
 All decoding requests gain exactly one token a step, so the step at which one ends or needs its next block is known
 when it starts to decode. Both stand in calendars keyed by the count of decode steps, and a step costs the emissions
@@ -16,10 +17,12 @@ and little else.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
+
+from gateway.emulator.blocks import Blocks, Prefix
 
 
 class Emission(NamedTuple):
@@ -58,6 +61,7 @@ class Profile:
     long_prefill_threshold: int = 0  # most tokens of one prompt in a step; 0: no bound
     kv_tokens: int = 1_048_576  # size of the KV pool
     block_size: int = 16
+    prefix_cache: bool = True  # vLLM's default since V1; without it nothing is found that another request computed
     max_model_len: int = 32_768  # prompt and output together
     max_num_queued_reqs: int | None = None  # running and waiting together, as vLLM's flag of that name counts
     prefill_first: bool = False  # whole prompts in steps of their own, decodes stand meanwhile (MindIE)
@@ -97,8 +101,12 @@ class _Request:
     tokens: int  # prompt, and what was produced and is (or must again be) in the KV pool
     left: int  # output tokens still to come
     pending: int  # of ``tokens``: not in the KV pool yet
+    prefix: Prefix | None = None
     chunk: int = 0  # of ``pending``: computed in the step under way
+    found: int = 0  # of ``tokens``: in the KV pool when it was let into the batch
     blocks: int = 0
+    known: list[int] = field(default_factory=list)  # of those, the ones that others can share
+    published: int = 0  # of the prefix's blocks, so many were looked at
     since: int = 0
     ends: int = 0  # decode step with the last token
     grows: int = 0  # decode step after which its blocks are full
@@ -113,12 +121,14 @@ class Engine:
         self.preemptions = 0
         self.finished = 0
         self.aborted = 0
+        self.queried_tokens = 0  # of prompts, where there is a prefix cache
+        self.cached_tokens = 0  # of those, the ones it had
         self._waiting: OrderedDict[int, _Request] = OrderedDict()  # by arrival; a dict is slow at its head
         self._preempted: deque[_Request] = deque()  # to run before all waiting ones
         self._running: dict[int, _Request] = {}  # in order of admission
         self._prefilling: dict[int, _Request] = {}  # of those
         self._decoding: dict[int, _Request] = {}  # of those
-        self._free = profile.kv_blocks
+        self._blocks = Blocks(profile.kv_blocks)
         self._context = 0  # KV tokens of the decoding ones
         self._steps = 0  # decode steps so far
         self._ends: dict[int, list[_Request]] = {}
@@ -129,8 +139,12 @@ class Engine:
         self._front: deque[tuple[float, _Request]] = deque()  # in the front end, and when it will be through
         self._next_stall = profile.stall_every
 
-    def submit(self, key: int, prompt_tokens: int, output_tokens: int, now: float) -> bool:
+    def submit(
+        self, key: int, prompt_tokens: int, output_tokens: int, now: float, prefix: Prefix | None = None
+    ) -> bool:
         """Take a request; False where the engine's own queue limit refuses it.
+
+        Without a ``prefix`` it has nothing in common with any other.
 
         Raises:
             ValueError: the key is inside already, or the request cannot be: no prompt, or over ``max_model_len``.
@@ -147,7 +161,7 @@ class Engine:
         limit = profile.max_num_queued_reqs
         if limit is not None and self.running + self.waiting >= limit:
             return False
-        request = _Request(key, prompt_tokens, output_tokens, prompt_tokens)
+        request = _Request(key, prompt_tokens, output_tokens, prompt_tokens, prefix if profile.prefix_cache else None)
         if profile.per_request:
             free = max(now, self._front[-1][0]) if self._front else now
             self._front.append((free + profile.per_request, request))
@@ -209,7 +223,7 @@ class Engine:
     @property
     def kv_tokens(self) -> int:
         """KV tokens in use, whole blocks."""
-        return (self.profile.kv_blocks - self._free) * self.profile.block_size
+        return (self.profile.kv_blocks - self._blocks.free) * self.profile.block_size
 
     def _run(self, now: float) -> None:
         while True:
@@ -249,10 +263,11 @@ class Engine:
         for request in self._grows.pop(self._steps, ()):
             if self._decoding.get(request.key) is not request or request.grows != self._steps:
                 continue  # it left, or came back with another calendar
-            while not self._free and request.key in self._running:
+            while not self._blocks.free and request.key in self._running:
                 self._preempt()
             if request.key in self._running:
-                self._take_blocks(request, 1)
+                self._blocks.take(1)
+                request.blocks += 1
                 self._note_growth(request)
 
     def _preempt(self) -> None:
@@ -269,17 +284,29 @@ class Engine:
         budget = self.profile.max_num_batched_tokens - len(self._decoding)
         most = self.profile.long_prefill_threshold or budget
         for request in self._prefilling.values():
-            request.chunk = min(request.pending, most, budget)
-            budget -= request.chunk
+            budget -= self._read(request, min(most, budget))
         while budget and (admitted := self._next_admissible()):
-            admitted.chunk = min(admitted.pending, most, budget)
-            budget -= admitted.chunk
+            budget -= self._read(admitted, min(most, budget))
 
     def _admit_whole(self) -> None:
         budget = self.profile.max_num_batched_tokens
         while len(self._prefilling) < self.profile.max_prefill_seqs and (request := self._next_admissible(budget)):
-            request.chunk = request.pending
-            budget -= request.chunk
+            budget -= self._read(request, request.pending)
+
+    def _read(self, request: _Request, most: int) -> int:
+        """Compute some of a prompt in the step that begins; who comes after it in the same step finds its blocks."""
+        request.chunk = min(request.pending, most)
+        self._publish(request, request.tokens - request.pending + request.chunk)
+        return request.chunk
+
+    def _publish(self, request: _Request, tokens: int) -> None:
+        """Let others find the blocks that its first ``tokens`` fill."""
+        if request.prefix is None:
+            return
+        full = tokens // self.profile.block_size
+        blocks = request.prefix.blocks[request.published : full]
+        request.known += [block for block in blocks if self._blocks.publish(block)]
+        request.published = full
 
     def _next_admissible(self, budget: int | None = None) -> _Request | None:
         """Move the head of the queue into the batch if it fits; blocks for its whole prompt are taken at once.
@@ -290,20 +317,41 @@ class Engine:
         request = self._preempted[0] if self._preempted else next(iter(self._waiting.values()), None)
         if request is None or len(self._running) >= self.profile.max_num_seqs:
             return None
-        blocks = -(-request.tokens // self.profile.block_size)
-        if blocks > self._free or (budget is not None and request.tokens > budget and self._prefilling):
+        size, pool = self.profile.block_size, self._blocks
+        # The last token is always computed: what comes after it is read off it.
+        shared = self._shared(request, (request.tokens - 1) // size)
+        found = len(shared) * size
+        blocks = -(-request.tokens // size) - len(shared)
+        if blocks > pool.left(shared):
+            return None
+        if budget is not None and request.tokens - found > budget and self._prefilling:
             return None
         if self._preempted:
             self._preempted.popleft()
         else:
             del self._waiting[request.key]
-        self._take_blocks(request, blocks)
+            self._count_found(request, found)
+        pool.share(shared)
+        pool.take(blocks)
+        request.blocks, request.known, request.published = blocks + len(shared), list(shared), len(shared)
+        request.found = found
+        request.pending = request.tokens - found
         self._running[request.key] = self._prefilling[request.key] = request
         return request
 
-    def _take_blocks(self, request: _Request, blocks: int) -> None:
-        request.blocks += blocks
-        self._free -= blocks
+    def _shared(self, request: _Request, most: int) -> Sequence[int]:
+        """The blocks of its prefix that are in the pool."""
+        if request.prefix is None:
+            return ()
+        blocks = request.prefix.blocks
+        return blocks[: self._blocks.known(blocks, most)]
+
+    def _count_found(self, request: _Request, found: int) -> None:
+        if self.profile.prefix_cache:
+            self.queried_tokens += request.tokens
+            self.cached_tokens += found
+        if request.prefix is not None:
+            request.prefix.cached = found
 
     def _duration(self) -> float:
         profile = self.profile
@@ -314,7 +362,7 @@ class Engine:
         for request in self._prefilling.values():
             chunk, before = request.chunk, request.tokens - request.pending
             prefill += chunk
-            seconds += 0.0 if before else profile.per_prompt
+            seconds += profile.per_prompt if before == request.found else 0.0
             seconds += max(profile.per_kv_token * before, profile.per_attention * chunk * (before + chunk / 2))
         excess = max(0, sequences - profile.collapse_beyond)
         return (
@@ -386,12 +434,14 @@ class Engine:
     def _release(self, request: _Request) -> None:
         """Take a request out of the batch; its ``tokens`` and ``left`` become current."""
         del self._running[request.key]
-        self._free += request.blocks
-        request.blocks = request.chunk = 0
         if self._decoding.pop(request.key, None) is None:
             del self._prefilling[request.key]
-            return
-        done = self._steps - request.since
-        request.tokens += done
-        request.left -= done
-        self._context -= request.tokens
+        else:
+            done = self._steps - request.since
+            request.tokens += done
+            request.left -= done
+            self._context -= request.tokens
+            self._publish(request, request.tokens)
+        self._blocks.give_back(request.known, request.blocks - len(request.known))
+        request.blocks = request.chunk = request.published = 0
+        request.known = []

@@ -56,7 +56,7 @@ class Exchange:
     def start(self) -> bool:
         """Hand the work to the engine; False where its queue limit refuses it."""
         self._started = self._driver.now()
-        keys = self._driver.submit(self._ask.work, self._take)
+        keys = self._driver.submit(self._ask.work, self._take, self._ask.prefixes)
         self._keys = keys or range(0)
         return keys is not None
 

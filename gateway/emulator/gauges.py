@@ -43,13 +43,17 @@ class Gauges:
         info = Gauge(
             "vllm:cache_config_info",
             "Information of the LLMEngine CacheConfig",
-            ("block_size", "num_gpu_blocks", "engine"),
+            ("block_size", "enable_prefix_caching", "num_gpu_blocks", "engine"),
             registry=self._registry,
         )
-        info.labels(str(profile.block_size), str(profile.kv_blocks), "0").set(1)
+        info.labels(str(profile.block_size), str(profile.prefix_cache), str(profile.kv_blocks), "0").set(1)
         self._engine = engine
         self._preemptions = self._counter("num_preemptions", "Cumulative number of preemption from the engine.")
-        self._preempted = 0
+        self._queried = self._counter(
+            "prefix_cache_queries", "Prefix cache queries, in terms of number of queried tokens."
+        )
+        self._cached = self._counter("prefix_cache_hits", "Prefix cache hits, in terms of number of cached tokens.")
+        self._told = (0, 0, 0)  # of each of the three, so much
         self._prompts = self._counter("prompt_tokens", "Number of prefill tokens processed.")
         self._generated = self._counter("generation_tokens", "Number of generation tokens processed.")
         self._success = Counter(
@@ -82,8 +86,10 @@ class Gauges:
 
     def text(self) -> bytes:
         """The exposition."""
-        self._preemptions.inc(self._engine.preemptions - self._preempted)
-        self._preempted = self._engine.preemptions
+        now = (self._engine.preemptions, self._engine.queried_tokens, self._engine.cached_tokens)
+        for counter, total, told in zip((self._preemptions, self._queried, self._cached), now, self._told, strict=True):
+            counter.inc(total - told)
+        self._told = now
         return generate_latest(self._registry)
 
     def _gauge(self, name: str, text: str, read: Callable[[], float]) -> None:

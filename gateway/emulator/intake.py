@@ -9,18 +9,31 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
+from gateway.emulator.blocks import Prefix, chained
+
 AUDIO_TOKENS_PER_SECOND: Final = 13
 SPEECH_TOKENS_PER_SECOND: Final = 2.5  # of text: some 150 words a minute
 COMPLETION_MAX_TOKENS: Final = 16  # vLLM's default for /v1/completions
+WORDS: Final = (
+    "tide", "wind", "moss", "fern", "clay", "dune", "reef", "vale", "peak", "bark", "leaf", "rain", "snow", "sand",
+)  # fmt: skip
+"""What answers are made of, over and over."""
+
 FORCED: Final = "emulator_output_tokens"  # an extra body field: exactly so many output tokens
 
 Document = dict[str, Any]
+Words = list[Hashable]  # what one token each is made of
+
+
+def answer_words(tokens: int) -> Sequence[str]:
+    """The words of an answer of so many tokens."""
+    return (WORDS * (tokens // len(WORDS) + 1))[:tokens]
 
 
 class RequestError(Exception):
@@ -41,7 +54,10 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. ``work`` holds (prompt, output) tokens, one pair for each engine request it becomes."""
+    """One request. ``work`` holds (prompt, output) tokens, one pair for each engine request it becomes.
+
+    ``prefixes`` are what the engine may find of each in its prefix cache; empty: nothing is known of what they say.
+    """
 
     model: str
     work: tuple[tuple[int, int], ...]
@@ -50,15 +66,26 @@ class Ask:
     stream: bool = False
     include_usage: bool = False
     document: Document = field(default_factory=dict)
+    prefixes: tuple[Prefix, ...] = ()
+    choices: int = 1  # answers to each prompt, one after the other in ``work``
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that the engine had, of what it has begun to read; a prompt counts once for all its answers."""
+        return sum(prefix.cached for prefix in self.prefixes[:: self.choices])
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the engine serves. ``draw()`` gives an output length where the caller sets no bound."""
+    """What the engine serves. ``draw()`` gives an output length where the caller sets no bound.
+
+    ``block_size`` tokens are a block of its prefix cache; 0: it has none.
+    """
 
     models: tuple[str, ...]
     max_model_len: int
     draw: Callable[[], int]
+    block_size: int = 0
 
 
 # ------------------------------------------------------------------------------------------------ JSON routes
@@ -90,7 +117,7 @@ def chat(document: Document, limits: Limits) -> Ask:
     """/v1/chat/completions."""
     messages = _messages(document)
     cap = document.get("max_completion_tokens", document.get("max_tokens"))
-    prompt = max(1, sum(_content_tokens(message.get("content")) for message in messages))
+    prompt = [word for message in messages for word in _words(message.get("content"))]
     return _generation(document, limits, [prompt], cap)
 
 
@@ -98,7 +125,7 @@ def completion(document: Document, limits: Limits) -> Ask:
     """/v1/completions: a text, several, token ids, or several lists of them."""
     given = _required(document, "prompt")
     several = isinstance(given, list) and given and isinstance(given[0], str | list)
-    prompts = [max(1, _content_tokens(prompt)) for prompt in (given if several else [given])]
+    prompts = [_words(prompt) for prompt in (given if several else [given])]
     return _generation(document, limits, prompts, document.get("max_tokens", COMPLETION_MAX_TOKENS))
 
 
@@ -107,32 +134,31 @@ def response(document: Document, limits: Limits) -> Ask:
     given = _required(document, "input")
     items = given if isinstance(given, list) else [given]
     texts = [item.get("content") if isinstance(item, dict) else item for item in items]
-    prompt = sum(_content_tokens(text) for text in [document.get("instructions"), *texts])
-    return _generation(document, limits, [max(1, prompt)], document.get("max_output_tokens"))
+    prompt = [word for text in [document.get("instructions"), *texts] for word in _words(text)]
+    return _generation(document, limits, [prompt], document.get("max_output_tokens"))
 
 
 def message(document: Document, limits: Limits) -> Ask:
     """/v1/messages, the API of Anthropic."""
     _required(document, "max_tokens")
-    prompt = _content_tokens(document.get("system")) + sum(
-        _content_tokens(m.get("content")) for m in _messages(document)
-    )
-    return _generation(document, limits, [max(1, prompt)], document["max_tokens"])
+    contents = [document.get("system"), *(m.get("content") for m in _messages(document))]
+    prompt = [word for content in contents for word in _words(content)]
+    return _generation(document, limits, [prompt], document["max_tokens"])
 
 
 def embedding(document: Document, limits: Limits) -> Ask:
     """/v1/embeddings: like the prompts of a completion, without output."""
     given = _required(document, "input")
     several = isinstance(given, list) and given and isinstance(given[0], str | list)
-    return _pooling(document, limits, [_content_tokens(text) for text in (given if several else [given])])
+    return _pooling(document, limits, [_words(text) for text in (given if several else [given])])
 
 
 def rerank(document: Document, limits: Limits) -> Ask:
     """/rerank, /v1/rerank, /v2/rerank: every document with the query before it."""
-    query, documents = _content_tokens(_required(document, "query")), _required(document, "documents")
+    query, documents = _words(_required(document, "query")), _required(document, "documents")
     if not isinstance(documents, list):
         raise _validation("list_type", "body.documents", "Input should be a valid list", str(documents)[:40])
-    return _pooling(document, limits, [query + _content_tokens(text) for text in documents])
+    return _pooling(document, limits, [query + _words(text) for text in documents])
 
 
 def score(document: Document, limits: Limits) -> Ask:
@@ -141,14 +167,14 @@ def score(document: Document, limits: Limits) -> Ask:
     ones = first if isinstance(first, list) else [first]
     twos = second if isinstance(second, list) else [second]
     pairs = zip(ones * len(twos) if len(ones) == 1 else ones, twos, strict=False)
-    return _pooling(document, limits, [_content_tokens(one) + _content_tokens(two) for one, two in pairs])
+    return _pooling(document, limits, [_words(one) + _words(two) for one, two in pairs])
 
 
 def count_tokens(document: Document) -> int:
     """Tokens of a prompt or of messages, for /tokenize and /v1/messages/count_tokens."""
     if "messages" in document:
-        return sum(_content_tokens(m.get("content")) for m in _messages(document))
-    return _content_tokens(_required(document, "prompt"))
+        return sum(len(_words(m.get("content"))) for m in _messages(document))
+    return len(_words(_required(document, "prompt")))
 
 
 # ---------------------------------------------------------------------------------------------- multipart form
@@ -171,7 +197,7 @@ def transcription(content_type: str, body: bytes, limits: Limits) -> tuple[Ask, 
     document["stream"] = fields.get("stream", b"").lower() in {b"true", b"1"}
     if fields.get("stream_include_usage", b"").lower() in {b"true", b"1"}:
         document["stream_options"] = {"include_usage": True}
-    prompt = max(1, round(seconds * AUDIO_TOKENS_PER_SECOND) + _content_tokens(document.get("prompt")))
+    prompt = _audio_words(fields["file"], seconds) + _words(document.get("prompt"))
     speech = max(1, round(seconds * SPEECH_TOKENS_PER_SECOND))
     return _generation(document, limits, [prompt], document.get("max_completion_tokens"), speech), seconds
 
@@ -203,7 +229,9 @@ def audio_seconds(audio: bytes) -> float:
 # ------------------------------------------------------------------------------------------------------ shared
 
 
-def _generation(document: Document, limits: Limits, prompts: list[int], cap: object, spoken: int | None = None) -> Ask:
+def _generation(
+    document: Document, limits: Limits, prompts: list[Words], cap: object, spoken: int | None = None
+) -> Ask:
     stream = document.get("stream") is True
     options = document.get("stream_options") or {}
     if options and not stream:
@@ -214,24 +242,33 @@ def _generation(document: Document, limits: Limits, prompts: list[int], cap: obj
     choices = document.get("n") or 1
     if not isinstance(choices, int) or choices < 1:
         raise RequestError(f"n must be at least 1, got {choices}. (parameter=n, value={choices})", "n")
-    work, reasons = [], []
-    for prompt in prompts:
+    work, reasons, prefixes = [], [], []
+    for words in prompts:
+        prompt = max(1, len(words))
         room = _room(prompt, most, limits)
         for _ in range(choices):
             natural = spoken or most or limits.draw()
             output = _output(document, natural, room if most is None else most)
             work.append((prompt, output))
             reasons.append("length" if output in {most, room} else "stop")
+            prefixes += _prefix([*words, *answer_words(output)], limits)
     usage = isinstance(options, dict) and options.get("include_usage") is True
-    return Ask(model, tuple(work), sum(prompts), tuple(reasons), stream, usage, document)
+    total = sum(max(1, len(words)) for words in prompts)
+    return Ask(model, tuple(work), total, tuple(reasons), stream, usage, document, tuple(prefixes), choices)
 
 
-def _pooling(document: Document, limits: Limits, prompts: list[int]) -> Ask:
+def _pooling(document: Document, limits: Limits, prompts: list[Words]) -> Ask:
     model = _model(document, limits)
-    prompts = [max(1, prompt) for prompt in prompts]
-    for prompt in prompts:
+    lengths = [max(1, len(words)) for words in prompts]
+    for prompt in lengths:
         _room(prompt, None, limits, output=0)
-    return Ask(model, tuple((prompt, 0) for prompt in prompts), sum(prompts), document=document)
+    prefixes = tuple(prefix for words in prompts for prefix in _prefix(words, limits))
+    return Ask(model, tuple((prompt, 0) for prompt in lengths), sum(lengths), document=document, prefixes=prefixes)
+
+
+def _prefix(words: Words, limits: Limits) -> list[Prefix]:
+    """One, where there is a prefix cache; an answer's words are known before it is given."""
+    return [Prefix(chained(words, limits.block_size))] if limits.block_size else []
 
 
 def _model(document: Mapping[str, Any], limits: Limits) -> str:
@@ -301,24 +338,29 @@ def _messages(document: Document) -> list[Document]:
     return messages
 
 
-def _content_tokens(content: object) -> int:
+def _words(content: object) -> Words:
     if isinstance(content, str):
-        return len(content.split())
+        return list[Hashable](content.split())
     if isinstance(content, list):
-        return sum(_part_tokens(part) for part in content)
-    return 0
+        return [word for part in content for word in _part_words(part)]
+    return []
 
 
-def _part_tokens(part: object) -> int:
+def _part_words(part: object) -> Words:
     if isinstance(part, int):  # a token id
-        return 1
+        return [part]
     if not isinstance(part, dict):
-        return _content_tokens(part)
+        return _words(part)
     audio = part.get("input_audio")
     if isinstance(audio, dict):
         try:
             data = base64.b64decode(str(audio.get("data", "")))
         except binascii.Error:
             raise RequestError("Invalid base64 in input_audio.", "input_audio") from None
-        return round(audio_seconds(data) * AUDIO_TOKENS_PER_SECOND)
-    return _content_tokens(part.get("text") or part.get("content"))
+        return _audio_words(data, audio_seconds(data))
+    return _words(part.get("text") or part.get("content"))
+
+
+def _audio_words(audio: bytes, seconds: float) -> Words:
+    """A token for each 77 ms; the same for the same audio only."""
+    return [hash(audio)] * round(seconds * AUDIO_TOKENS_PER_SECOND)

@@ -10,8 +10,8 @@ from typing import Final
 
 from gateway.emulator.engine import Profile
 
-FLAT: Final = Profile(name="flat", base=0.01, block_size=1)
-"""Every step lasts 10 ms whatever it holds: for tests that state instants."""
+FLAT: Final = Profile(name="flat", base=0.01, block_size=1, prefix_cache=False)
+"""Every step lasts 10 ms whatever it holds and was asked before: for tests that state instants."""
 
 C550_ASR: Final = Profile(
     name="c550-asr",

@@ -10,34 +10,17 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.emulator.intake import Ask
+from gateway.emulator.intake import WORDS, Ask, answer_words
 
 FINGERPRINT: Final = "vllm-0.32.0-emulated"
 DONE: Final = b"data: [DONE]\n\n"
-WORDS: Final = (
-    "tide",
-    "wind",
-    "moss",
-    "fern",
-    "clay",
-    "dune",
-    "reef",
-    "vale",
-    "peak",
-    "bark",
-    "leaf",
-    "rain",
-    "snow",
-    "sand",
-)
 _TOKENS: Final = tuple(f" {word}".encode() for word in WORDS)
 _MARK: Final = "\u241f"  # stands for the token while a chunk is rendered
 
 
 def text(tokens: int) -> str:
     """The text of an answer of so many tokens."""
-    words = [f" {word}" for word in WORDS]
-    return "".join((words * (tokens // len(words) + 1))[:tokens])
+    return "".join(f" {word}" for word in answer_words(tokens))
 
 
 def spoilt(body: bytes) -> bytes:
@@ -119,11 +102,13 @@ class _Plain:
         raise NotImplementedError
 
     def _usage(self) -> dict[str, Any]:
-        prompt = self._ask.prompt_tokens
-        return {"prompt_tokens": prompt, "total_tokens": prompt + self._output, "completion_tokens": self._output}
+        """As with ``--enable-prompt-tokens-details``, which adds the details where any token was cached."""
+        prompt, cached = self._ask.prompt_tokens, self._ask.cached_tokens
+        counts = {"prompt_tokens": prompt, "total_tokens": prompt + self._output, "completion_tokens": self._output}
+        return counts | ({"prompt_tokens_details": {"cached_tokens": cached}} if cached else {})
 
     def _usage_whole(self) -> dict[str, Any]:
-        return self._usage() | {"prompt_tokens_details": None, "completion_tokens_details": None}
+        return dict.fromkeys(("prompt_tokens_details", "completion_tokens_details")) | self._usage()
 
 
 class Chat(_Plain):
@@ -291,7 +276,7 @@ class Responses(_Plain):
         status = "in_progress" if not ended else "incomplete" if cut else "completed"
         usage = {
             "input_tokens": self._ask.prompt_tokens,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0} | _TURNS,
+            "input_tokens_details": {"cached_tokens": self._ask.cached_tokens, "cache_write_tokens": 0} | _TURNS,
             "output_tokens": self._output,
             "output_tokens_details": {"reasoning_tokens": 0, "tool_output_tokens": 0} | _OUTPUT_TURNS,
             "total_tokens": self._ask.prompt_tokens + self._output,

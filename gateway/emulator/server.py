@@ -117,6 +117,7 @@ class EmulatedServer:
             self._models,
             profile.max_model_len,
             lambda: max(1, round(chance.expovariate(1.0 / MEAN_OUTPUT))),
+            profile.block_size if profile.prefix_cache else 0,
         )
         self._ids = itertools.count(1)
         self._admin_calls = 0
@@ -176,6 +177,7 @@ class EmulatedServer:
             "waiting": engine.waiting,
             "kv_tokens": engine.kv_tokens,
             "preemptions": engine.preemptions,
+            "cached_tokens": engine.cached_tokens,
             "finished": engine.finished,
             "aborted": engine.aborted,
             "admin_calls": self._admin_calls,

@@ -52,6 +52,12 @@ def test_a_fault_is_one_of_the_profile(
     assert getattr(ailing, field) == value != getattr(sound, field)
 
 
+def test_the_prefix_cache_can_be_switched_off(made: list[Emulated]) -> None:
+    assert main(["emulate", "--profile", "c550-asr", "--no-prefix-cache"]) == 0
+    assert main(["emulate", "--profile", "c550-asr"]) == 0
+    assert [server._profile.prefix_cache for server in made] == [False, True]
+
+
 @pytest.mark.parametrize(
     "flags", [("--stall", "0"), ("--wear", "x"), ("--hangs-at", "-1"), ("--max-queued", "0"), ("--max-queued", "1.5")]
 )

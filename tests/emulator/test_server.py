@@ -174,6 +174,7 @@ async def test_what_it_tells_of_itself(server: EmulatedServer, session: aiohttp.
             "waiting": 0,
             "kv_tokens": 0,
             "preemptions": 0,
+            "cached_tokens": 0,
             "finished": 1,
             "aborted": 0,
             "admin_calls": 0,
@@ -198,6 +199,8 @@ async def test_metrics_count(server: EmulatedServer, session: aiohttp.ClientSess
         ("prompt_tokens_total", 6),
         ("generation_tokens_total", 6),
         ("num_preemptions_total", 0),
+        ("prefix_cache_queries_total", 0),
+        ("prefix_cache_hits_total", 0),
         ("num_requests_running", 0),
         ("time_to_first_token_seconds_count", 2),
         ("inter_token_latency_seconds_count", 4),
@@ -206,7 +209,53 @@ async def test_metrics_count(server: EmulatedServer, session: aiohttp.ClientSess
         assert f"\nvllm:{name}{label} {value:.1f}\n" in text
     for reason, count in (("length", 1), ("stop", 1), ("abort", 0)):
         assert f'finished_reason="{reason}",model_name="tiny"}} {count:.1f}\n' in text
-    assert re.search(r'cache_config_info\{block_size="1",engine="0",num_gpu_blocks="1048576"\} 1\.0', text)
+    assert re.search(
+        r'cache_config_info\{block_size="1",enable_prefix_caching="False",engine="0",num_gpu_blocks="1048576"\} 1\.0',
+        text,
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "details"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "a b c d e"}]}, "prompt_tokens_details"),
+        (CHAT, {"messages": [{"role": "user", "content": "a b c d e"}], "n": 3}, "prompt_tokens_details"),
+        ("/v1/completions", {"prompt": [1, 2, 3, 4, 5]}, "prompt_tokens_details"),
+        ("/v1/responses", {"instructions": "a b", "input": "c d e"}, "input_tokens_details"),
+    ],
+)
+async def test_usage_tells_what_was_cached(
+    caching_server: EmulatedServer, session: aiohttp.ClientSession, path: str, body: dict[str, Any], details: str
+) -> None:
+    first, again = [await answer(session, caching_server.url + path, {"model": "tiny"} | body) for _ in range(2)]
+    assert (first["usage"].get(details) or {"cached_tokens": 0})["cached_tokens"] == 0
+    assert again["usage"][details]["cached_tokens"] == 4
+
+
+async def test_a_stream_tells_it_too_and_its_answer_is_part_of_the_next_prompt(
+    caching_server: EmulatedServer, session: aiohttp.ClientSession
+) -> None:
+    said = await answer(session, caching_server.url + CHAT, HELLO | {"max_tokens": 20})
+    turns = [*HELLO["messages"], said["choices"][0]["message"], {"role": "user", "content": "and?"}]
+    stream = {"model": "tiny", "messages": turns, "stream": True, "stream_options": {"include_usage": True}}
+    async with session.post(caching_server.url + CHAT, json=stream | {"max_tokens": 2}) as response:
+        events = [line for line in (await response.text()).splitlines() if '"usage"' in line]
+    # All but the answer's last token, which was given and never read.
+    assert orjson.loads(events[-1].removeprefix("data: "))["usage"]["prompt_tokens_details"] == {"cached_tokens": 22}
+
+
+async def test_metrics_tell_what_was_cached(
+    caching_server: EmulatedServer, server: EmulatedServer, session: aiohttp.ClientSession
+) -> None:
+    for engine, queried, found in ((caching_server, 6, 2), (server, 0, 0)):
+        for _ in range(2):
+            document = await answer(session, engine.url + CHAT, HELLO | {"max_tokens": 2})
+        assert (document["usage"]["prompt_tokens_details"] is None) is (found == 0)
+        async with session.get(f"{engine.url}/metrics") as response:
+            text = await response.text()
+        assert f'enable_prefix_caching="{bool(found)}"' in text
+        assert f'vllm:prefix_cache_queries_total{{engine="0",model_name="tiny"}} {queried}.0' in text
+        assert f'vllm:prefix_cache_hits_total{{engine="0",model_name="tiny"}} {found}.0' in text
 
 
 async def test_metrics_show_what_runs(slow_server: EmulatedServer, session: aiohttp.ClientSession) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.emulator.intake import WORDS
 from gateway.emulator.mindie.asks import Question
-from gateway.emulator.replies import DONE, WORDS, framed, text
+from gateway.emulator.replies import DONE, framed, text
 
 _FIRST_ID: Final = 100  # token ids are made up
 _EOS: Final = {"length": "length", "stop": "eos_token"}
