@@ -157,8 +157,10 @@ class Front:
             async with asyncio.timeout(self._config.drain_grace):
                 await self._handler.idle.wait()
         # Whoever connected as the last stream ended has sent a request that no proxy may send again: it is still
-        # answered, while who comes now finds the port closed and goes elsewhere.
-        await asyncio.sleep(0)
+        # answered, while who comes now finds the port closed and goes elsewhere. In one turn of its loop asyncio sees
+        # a connection, in the next it takes it, and only in the third it makes its transport, if the server is open.
+        for _ in range(3):
+            await asyncio.sleep(0)
         self.close()
         await asyncio.sleep(_LAST_WORDS)
 

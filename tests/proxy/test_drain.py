@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
+from typing import Literal
 
 import pytest
 
@@ -138,6 +140,50 @@ async def test_what_waits_when_the_drain_begins_is_served(backend: StartBackend)
         assert answer.get("Connection") == "close"
         assert answer.body == event("a") + event("b")
         await asyncio.wait_for(drained, GUARD)
+
+
+class LastMoment(asyncio.Event):
+    """Lets ``late`` connect in the very turn of the loop in which the drain learns that nothing runs any more."""
+
+    def __init__(self, late: socket.socket) -> None:
+        super().__init__()
+        self.late = late
+        self.address: tuple[str, int]
+
+    async def wait(self) -> Literal[True]:
+        await super().wait()
+        with contextlib.suppress(BlockingIOError):
+            self.late.connect(self.address)  # the kernel answers for the listener, at once
+        return True
+
+
+async def test_C05_who_connects_as_the_last_stream_ends_is_answered(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "_LAST_WORDS", 0.5)
+    streams = Streams()
+    engine = await backend(streams)
+    late = socket.socket()
+    late.setblocking(False)
+    async with open_house(engine, drain_grace=GUARD) as house:
+        idle = house.front._handler.idle = LastMoment(late)
+        host, port = house.gateway.url.removeprefix("http://").split(":")
+        idle.address = host, int(port)
+        ((running, _),) = await begin(house, 1)
+        drained = asyncio.create_task(house.gateway.drain())
+        await asyncio.sleep(0)
+        streams.end.set()
+        await wait_until(lambda: house.front._listener is not None and not house.front._listener.sockets)
+        client = RawClient(*await asyncio.open_connection(sock=late))
+        house.clients += [client]
+        answer = await client.ask(request(body=CHAT))
+        assert answer.status == 503
+        assert answer.get("x-gateway-shed-reason") == "draining"
+        assert answer.get("Connection") == "close"
+        assert (await running.rest()).endswith(b"0\r\n\r\n")
+        await asyncio.wait_for(drained, GUARD)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*idle.address)
 
 
 async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(
