@@ -58,7 +58,7 @@ async def serve_together(loaded: Loaded, env_file: str | None) -> int:
         crew = Crew(folder / "brain", held.getsockname()[1], worker_count(settings), env_file, more)
         stack.push_async_callback(crew.kill)
         if not await signals.unless_told(crew.start()):
-            return 0
+            return await _leave(crew, signals, signal.SIGTERM)  # one of them may serve already
         signals.on_hangup(lambda: _pass_on(crew, manager))
         announcement = asyncio.create_task(announce(settings, crew.clients, crew.admin))
         manager.ready()

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Final
@@ -202,6 +202,25 @@ def test_streams_finish_before_it_ends(engine: Engines, gateway: Gateways) -> No
         eventually(lambda: ask(house) == 503, "new work is refused")
         assert all(whole(answer) for _, answer in begun)
     assert house.program.wait() == 0
+
+
+def test_a_stream_is_not_cut_where_the_signal_comes_before_all_have_started(engine: Engines, gateway: Gateways) -> None:
+    """Ready it is when one worker is; the other is held up here."""
+    house = gateway(workers="2", until="/livez", backends=backend(engine("flat"), ROOM))
+    eventually(lambda: len(parts(house, "worker")) == 2, "both are under way")
+    late = parts(house, "worker")[1]
+    os.kill(late, signal.SIGSTOP)
+    try:
+        eventually(lambda: workers(house) == 1, "one of them serves")
+        with streams(house, 2, max_tokens=100) as begun:
+            house.program.signal(signal.SIGTERM)
+            eventually(lambda: ask(house) == 503, "new work is refused")
+            os.kill(late, signal.SIGCONT)
+            assert all(whole(answer) for _, answer in begun)
+        assert house.program.wait() == 0
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(late, signal.SIGCONT)
 
 
 def test_a_second_signal_cuts(engine: Engines, gateway: Gateways) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ import pytest
 from gateway.settings.keys import hashed
 from tests.app.house import House, engine
 from tests.proxy.helpers import SSE_HEAD, Message, Peer, chunked, event, reply
+from tests.real.gateway import GatewayProcess
+from tests.real.process import eventually
+from tests.real.wire import Request, exchange
 
 KEY = "sk-canary-client-0123456789"
 ENGINE_KEY = "canary-engine-0123456789"
@@ -152,7 +156,7 @@ async def test_S07_no_secret_and_no_prompt_is_in_a_trace(tmp_path: Path) -> None
             given = json.dumps([{"name": "a", "url": one.url, "api_key": ENGINE_KEY}])
             house = House(tmp_path, backends=given, api_keys=hashed(KEY), otlp_endpoint=collector.url)
             async with house.open():
-                await ask_everything_of_clients(house)
+                await ask_everything_of_clients(house.service.gateway.url)
         bodies = [body for sent in collector.bodies.values() for body in sent]
         assert bodies
         assert {secret for secret in SECRETS for body in bodies if secret.encode() in body} == set()
@@ -160,11 +164,54 @@ async def test_S07_no_secret_and_no_prompt_is_in_a_trace(tmp_path: Path) -> None
         await asyncio.to_thread(collector.stop)
 
 
-async def ask_everything_of_clients(house: House) -> None:
+@pytest.mark.skipif(sys.platform == "win32", reason="several processes need SO_REUSEPORT")
+async def test_S07_no_secret_and_no_prompt_leaves_any_of_several_processes(tmp_path: Path) -> None:
+    """What a worker saw goes to the brain, and from there into traces, metrics, logs and records."""
+    from tests.telemetry.collector import Collector
+
+    collector = await asyncio.to_thread(Collector)
+    records = tmp_path / "records.jsonl"
+    async with engine(script) as one:
+        gateway = GatewayProcess(
+            tmp_path,
+            {
+                "backends": json.dumps([{"name": "a", "url": one.url, "api_key": ENGINE_KEY}]),
+                "api_keys": hashed(KEY),
+                "admin_token": TOKEN,
+                "workers": "2",
+                "otlp_endpoint": collector.url,
+                "records_file": str(records),
+                "log_level": "debug",
+                "metrics_max_clients": "10",
+            },
+        )
+        try:
+            await asyncio.to_thread(gateway.wait_until_ready)
+            await asyncio.to_thread(eventually, lambda: gateway.series("gateway_workers")[""] == 2, "both listen")
+            await ask_everything_of_clients(gateway.url)
+            asked = [Request("GET", path) for path in SHOWN]
+            answers = [(await asyncio.to_thread(exchange, gateway.admin_port, each)).body for each in asked]
+        finally:
+            await asyncio.to_thread(gateway.program.stop)
+            await asyncio.to_thread(collector.stop)
+    told = {
+        "traces": b"".join(collector.bodies["/v1/traces"]),
+        "exported metrics": b"".join(collector.bodies["/v1/metrics"]),
+        "admin port": b"".join(answers),
+        "access log": gateway.access_log.read_bytes(),
+        "records": records.read_bytes(),
+        "output": (tmp_path / "log").read_bytes(),
+    }
+    assert all(told.values())
+    assert {span.name for span in collector.spans()} >= {"chat m", "chat broken", "queue", "engine"}
+    assert {(name, secret) for name, text in told.items() for secret in SECRETS if secret.encode() in text} == set()
+
+
+async def ask_everything_of_clients(where: str) -> None:
     async with aiohttp.ClientSession() as session:
         for path, body, key in requests():
             headers = {"Cookie": COOKIE} if key is None else {"Cookie": COOKIE, "Authorization": f"Bearer {key}"}
-            url = f"{house.service.gateway.url}{path}?token={QUERY}"
+            url = f"{where}{path}?token={QUERY}"
             try:
                 async with session.post(url, json=body, headers=headers) as answer:
                     await answer.read()
