@@ -53,6 +53,10 @@ class Standing:
     reset: float
 
 
+class Revoked(Exception):  # noqa: N818 - not an error: its holder is told so
+    """A key that was good when its request came is good no more."""
+
+
 class Gcra:
     """A bucket of ``limit`` units that refills in a minute."""
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.admission.estimator import Estimator
-from gateway.admission.quota import Account
 from gateway.brain.setup import Setup
 from gateway.brain.view import View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
 from gateway.model import Observer, Outcome, Permit, Record, Rejection, Ticket, Verdict
 from gateway.proxy.gate import Gate
+from gateway.proxy.keys import KeyBook
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,6 @@ class Pulse:
     listens: bool = False
     loop_lag: float = 0.0  # seconds
     in_flight: int = 0
-    records_dropped: int = 0
 
 
 class Desks:
@@ -51,7 +50,7 @@ class Desks:
         observers: Sequence[Observer],
         setup: Callable[[], Setup],
         view: Callable[[], View],
-        account: Callable[[str], Account | None],
+        keys: KeyBook,
     ) -> None:
         self._path = path
         self._gate = gate
@@ -59,12 +58,13 @@ class Desks:
         self._observers = tuple(observers)
         self._setup = setup
         self._view = view
-        self._account = account
+        self._keys = keys
         self._ticket_ids = itertools.count(1)
         self._desks: set[Desk] = set()
         self._server: asyncio.AbstractServer | None = None
         self._told: tuple[Setup, View] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self.records_dropped = 0  # of all workers that were ever here
         self.nobody = asyncio.Event()
         self.nobody.set()
 
@@ -93,7 +93,7 @@ class Desks:
         return [desk.pulse for desk in self._desks]
 
     def _seat(self) -> Channel:
-        desk = Desk(self, self._gate, self._estimator, self._ticket_ids, self._account)
+        desk = Desk(self, self._gate, self._estimator, self._ticket_ids, self._keys)
         self._desks.add(desk)
         self.nobody.clear()
         self._told = None  # everybody is told again: a newcomer knows nothing
@@ -156,7 +156,7 @@ class Desk:
         gate: Gate,
         estimator: Estimator,
         ticket_ids: itertools.count[int],
-        account: Callable[[str], Account | None],
+        keys: KeyBook,
     ) -> None:
         self.pulse = Pulse()
         self.channel = Channel()
@@ -166,7 +166,7 @@ class Desk:
         self._gate = gate
         self._estimator = estimator
         self._ticket_ids = ticket_ids
-        self._account = account
+        self._keys = keys
         self._waiting: dict[int, int] = {}  # id there -> id here
         self._held: dict[int, Permit] = {}  # by the id there
         self._ended: dict[int, int] = {}  # id there -> id here, until its record comes
@@ -197,7 +197,7 @@ class Desk:
         for permit in self._held.values():
             self._gate.leave(permit, Outcome.CLIENT_GONE, None)
         for name, count in self._charged.items():
-            if account := self._account(name):
+            if account := self._keys.account(name):
                 account.in_flight -= count
         self._waiting.clear()
         self._held.clear()
@@ -266,7 +266,8 @@ class Desk:
 
     def _note_pulse(self, payload: memoryview) -> None:
         pulse = self.pulse
-        pulse.listens, pulse.loop_lag, pulse.in_flight, pulse.records_dropped = heard(payload)
+        pulse.listens, pulse.loop_lag, pulse.in_flight, dropped = heard(payload)
+        self._desks.records_dropped += dropped
 
     def _knock(self, payload: memoryview) -> None:
         there = TICKETS.loads(payload)
@@ -275,9 +276,9 @@ class Desk:
 
     def _charge(self, payload: memoryview) -> None:
         there, name, tokens = heard(payload)
-        account, now = self._account(name), self._gate.now()
-        if account is None:  # the key was taken away meanwhile
-            self.channel.say(Kind.CHARGED, there, None, ())
+        account, now = self._keys.account(name), self._gate.now()
+        if account is None:  # the key was taken away meanwhile, or is not asked for any more
+            self.channel.say(Kind.CHARGED, there, None, None if self._keys.closed else ())
             return
         shortage = account.enter(tokens, now)
         if shortage is None:
@@ -288,7 +289,7 @@ class Desk:
 
     def _refund(self, payload: memoryview) -> None:
         name, reserved, used, refused = heard(payload)
-        if self._charged.get(name) and (account := self._account(name)):
+        if self._charged.get(name) and (account := self._keys.account(name)):
             self._charged[name] -= 1
             account.leave(reserved, used, self._gate.now(), refused=refused)
 

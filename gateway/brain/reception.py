@@ -18,7 +18,7 @@ from gateway.model import Backend, Observer
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Gate
 from gateway.proxy.keys import KeyBook, Keys
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import Upstream, reconfigure
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Reception:
         self._backends = {backend.name: backend for backend in backends}
         self._serial = 0
         self._engines: dict[str, tuple[str, dict[str, int | None]]] = {}
-        self.desks = Desks(path, gate, estimator, observers, self._setup, self._view, self.keys.account)
+        self.desks = Desks(path, gate, estimator, observers, self._setup, self._view, self.keys)
 
     def _setup(self) -> Setup:
         present = self._gate.tuning.backends  # those that have left are not among them
@@ -84,6 +84,11 @@ class Reception:
         """Seconds by which the event loop of the worst worker was late lately."""
         return max((pulse.loop_lag for pulse in self.desks.pulses), default=0.0)
 
+    @property
+    def records_dropped(self) -> int:
+        """Finished requests that workers could not tell of."""
+        return self.desks.records_dropped
+
     def prefer(self, kinds: Collection[str]) -> None:
         """Workers find out from the engines that they are told of."""
 
@@ -102,9 +107,7 @@ class Reception:
         Raises:
             OSError: a file cannot be read, or does not hold what it should; nothing is changed then.
         """
-        fresh = await asyncio.to_thread(lambda: [upstream.fresh_tls(config.tls) for upstream in more])
-        for upstream, context in zip(more, fresh, strict=True):
-            upstream.reconfigure(config, context)
+        await reconfigure(more, config)
         self._config = config
         self._serial += 1
         self.desks.tell()

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.admission.estimator import Estimator
-from gateway.admission.quota import Account, Shortage, Standing
+from gateway.admission.quota import Account, Revoked, Shortage, Standing
 from gateway.brain.setup import Setup
 from gateway.brain.view import EMPTY, View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard
@@ -74,7 +74,7 @@ class RemoteGate:
         self._tasks: list[asyncio.Task[None]] = []
         self._gone = asyncio.Event()
         self._told = asyncio.Event()
-        self.records_dropped = 0
+        self._records_dropped = 0  # since the last pulse that found the brain
         self.listens = False
         self.draining = False
 
@@ -123,7 +123,9 @@ class RemoteGate:
 
     def pulse(self) -> None:
         """Say how this process is."""
-        self._channel.say(Kind.PULSE, self.listens, self._lag(), self._in_flight(), self.records_dropped)
+        self._channel.say(Kind.PULSE, self.listens, self._lag(), self._in_flight(), self._records_dropped)
+        if self._channel.open:
+            self._records_dropped = 0
 
     def _lost(self) -> None:
         for there, future in list(self._waiting.items()):
@@ -189,12 +191,18 @@ class RemoteGate:
         return Rejection(ticket, Reason(reason), retry_after, should_retry)
 
     async def charge(self, account: Account, ticket: Ticket) -> tuple[Shortage | None, Sequence[Standing]]:
-        """Begin a request of a key's holder, or say why not; and how the rates of the key stand."""
+        """Begin a request of a key's holder, or say why not; and how the rates of the key stand.
+
+        Raises:
+            Revoked: the key was taken away, of which this process has not heard yet.
+        """
         payload = marshal.dumps((ticket.id, account.terms.name, ticket.work.tokens))
         said = await self._ask(ticket.id, Kind.CHARGE, payload) if self._channel.open else None
         if said is None:
             return None, ()  # nothing passes without the brain: ``enter`` says so
         shortage, standings = said
+        if standings is None:
+            raise Revoked
         return (
             None if shortage is None else Shortage(Reason(shortage[0]), shortage[1]),
             [Standing(*each) for each in standings],
@@ -216,7 +224,7 @@ class RemoteGate:
     def observe(self, record: Record) -> None:
         """Hand a finished request to those who watch, in the brain."""
         if self._channel.clogged or not self._channel.open:
-            self.records_dropped += 1
+            self._records_dropped += 1
         else:
             self._channel.send(Kind.RECORD, RECORDS.dumps(record))
 

@@ -24,14 +24,14 @@ class Kind(IntEnum):
     LEAVE = 4  # worker: (id, outcome, usage or None)
     PROGRESS = 5  # worker: doubles, three to an output: id, events, instant
     RECORD = 6  # worker: record
-    PULSE = 7  # worker: (whether it listens, seconds of loop lag, requests in flight, records dropped)
+    PULSE = 7  # worker: (whether it listens, seconds of loop lag, requests in flight, records dropped since the last)
     KNOCK = 8  # worker: ticket
     CHARGE = 9  # worker: (id, name of the key, tokens)
     REFUND = 10  # worker: (name of the key, reserved, used, refused)
     PERMIT = 11  # brain: (id, backend, instant, work, choice)
     REJECTION = 12  # brain: (id, reason, retry after, should retry, work)
     KNOCKED = 13  # brain: (id, None or what a rejection has)
-    CHARGED = 14  # brain: (id, (reason, wait) or None, standings)
+    CHARGED = 14  # brain: (id, (reason, wait) or None, standings, or None where the key was taken away)
     VIEW = 15  # brain: what workers need to know of the backends
     SETUP = 16  # brain: what workers are set up with
 

@@ -19,7 +19,7 @@ from gateway.proxy.handler import Handler
 from gateway.proxy.keys import KeyBook, Keys
 from gateway.proxy.listener import ClientServer
 from gateway.proxy.tls import ServerTls, server_context
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import Upstream, reconfigure
 
 _log = logging.getLogger(__name__)
 
@@ -110,6 +110,11 @@ class Front:
         """Seconds by which the event loops of other processes were late lately; there are none."""
         return 0.0
 
+    @property
+    def records_dropped(self) -> int:
+        """Finished requests that other processes could not tell of; there are none."""
+        return 0
+
     def prefer(self, kinds: Collection[str]) -> None:
         """Take a body that could be meant for several engines for one of these kinds, which are there."""
         self._dialects.prefer(kinds)
@@ -131,14 +136,11 @@ class Front:
         Raises:
             OSError: a file cannot be read, or does not hold what it should; nothing is changed then.
         """
-        everybody = tuple(dict.fromkeys((*self._upstreams.values(), *more)))
         listener = config.listener_tls
-        # In threads: the system's authorities alone are some hundred certificates.
-        fresh = await asyncio.to_thread(lambda: [upstream.fresh_tls(config.tls) for upstream in everybody])
-        if self._tls is not None and listener is not None:
-            self._tls.current = await asyncio.to_thread(server_context, listener)
-        for upstream, context in zip(everybody, fresh, strict=True):
-            upstream.reconfigure(config, context)
+        fresh = None if listener is None else await asyncio.to_thread(server_context, listener)
+        await reconfigure(tuple(dict.fromkeys((*self._upstreams.values(), *more))), config)
+        if self._tls is not None and fresh is not None:
+            self._tls.current = fresh
         self._config = config
         self._handler.reconfigure(config)
         self._fit.cap(config.max_prompt_tokens, config.max_output_tokens)

@@ -50,7 +50,11 @@ class Admission(Protocol):
         """As ``Gate.knock``."""
 
     async def charge(self, account: Account, ticket: Ticket) -> tuple[Shortage | None, Sequence[Standing]]:
-        """As ``Gate.charge``."""
+        """As ``Gate.charge``.
+
+        Raises:
+            Revoked: the key was taken away, and whoever called has not heard of it.
+        """
 
     def refund(self, account: Account, reserved: int, used: int, *, refused: bool) -> None:
         """As ``Gate.refund``."""

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from gateway.admission.estimator import Estimator
-from gateway.admission.quota import Account, used_tokens
+from gateway.admission.quota import Account, Revoked, used_tokens
 from gateway.dialects.base import Fault
 from gateway.dialects.passthrough import OTHER
 from gateway.dialects.registry import INVALID, Dialects
@@ -34,7 +34,7 @@ from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Admission
 from gateway.proxy.http import come_back, rate_headers, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
-from gateway.proxy.keys import KeyBook
+from gateway.proxy.keys import KeyBook, unknown_key
 from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, Written
 from gateway.proxy.load import HEADER as LOAD_HEADER
 from gateway.proxy.relay import FAILURES, End, Relay, Wire
@@ -177,7 +177,11 @@ class Handler:
     async def _on_account(self, account: Account, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
         """Within what the client's key allows; what it took is counted at the end."""
         reserved = ticket.work.tokens
-        shortage, standings = await self._gate.charge(account, ticket)
+        try:
+            self._keys.check(account)
+            shortage, standings = await self._gate.charge(account, ticket)
+        except Revoked:
+            raise unknown_key() from None
         call.rates = (*call.rates, *rate_headers(standings))
         if shortage is not None:
             lasting = shortage.wait > LONGEST_RETRY_AFTER

@@ -16,7 +16,7 @@ from typing import Final
 
 from multidict import CIMultiDictProxy
 
-from gateway.admission.quota import Account, KeyTerms
+from gateway.admission.quota import Account, KeyTerms, Revoked
 from gateway.proxy.inbound import Call, Refused
 
 Keys = Mapping[bytes, KeyTerms]
@@ -75,7 +75,21 @@ class KeyBook:
                 return account
         if call.is_preflight:
             return None
-        raise Refused(*_UNKNOWN, headers=(("WWW-Authenticate", "Bearer"), ("x-should-retry", "false")))
+        raise unknown_key()
+
+    def check(self, account: Account) -> None:
+        """See to it that a key is still good: a body may be minutes on its way.
+
+        Raises:
+            Revoked: it is not.
+        """
+        if self.closed and account.terms.name not in self._accounts:
+            raise Revoked
+
+
+def unknown_key() -> Refused:
+    """The refusal of a request without a key that is good."""
+    return Refused(*_UNKNOWN, headers=(("WWW-Authenticate", "Bearer"), ("x-should-retry", "false")))
 
 
 def _given(headers: CIMultiDictProxy[str]) -> Iterator[bytes]:

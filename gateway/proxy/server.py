@@ -50,6 +50,10 @@ class Door(Protocol):
     def loop_lag(self) -> float:
         """As ``Front.loop_lag``."""
 
+    @property
+    def records_dropped(self) -> int:
+        """As ``Front.records_dropped``."""
+
     def prefer(self, kinds: Collection[str]) -> None:
         """As ``Front.prefer``."""
 

@@ -13,7 +13,7 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol, cast
 from urllib.parse import urlsplit
 
@@ -390,6 +390,18 @@ def bytes_acked(transport: asyncio.Transport) -> int | None:
     except OSError:
         return None
     return int(struct.unpack_from("=Q", info, 120)[0]) if len(info) == 128 else None  # noqa: PLR2004 - as asked for
+
+
+async def reconfigure(upstreams: Sequence[Upstream], config: ProxyConfig) -> None:
+    """Let all go on with other settings, and with what the files of certificates hold now; what runs is not touched.
+
+    Raises:
+        OSError: a file cannot be read, or does not hold what it should; nothing is changed then.
+    """
+    # In a thread: the system's authorities alone are some hundred certificates.
+    fresh = await asyncio.to_thread(lambda: [upstream.fresh_tls(config.tls) for upstream in upstreams])
+    for upstream, context in zip(upstreams, fresh, strict=True):
+        upstream.reconfigure(config, context)
 
 
 class Upstream:

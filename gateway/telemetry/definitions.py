@@ -411,6 +411,13 @@ RECORDS_DROPPED: Final = _counter(
     meaning="Lines of the record file that were lost: the disk is full or too slow.",
     action="Free the disk. Serving is not touched, nor is the live report.",
 )
+UNTOLD: Final = _counter(
+    "gateway_untold_requests_total",
+    meaning="Finished requests of which a relaying process could not tell the deciding one, as that was gone or did"
+    " not keep up: no other metric, log or report has them. 0 in a gateway of one process.",
+    action="While it grows, the deciding process has ended (the log says why) or its core is full:"
+    " gateway_event_loop_lag_seconds.",
+)
 BUILD_INFO: Final = _gauge(
     "gateway_build_info", "version", meaning="Always 1.", action="Differs between replicas during a roll-out only."
 )
@@ -446,6 +453,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
             WORKERS,
             LOG_DROPPED,
             RECORDS_DROPPED,
+            UNTOLD,
             BUILD_INFO,
             CONFIG_INFO,
         ),

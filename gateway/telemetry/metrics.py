@@ -105,12 +105,14 @@ class Metrics:
         workers: Callable[[], int] | None = None,
         log_dropped: Callable[[], int] | None = None,
         records_dropped: Callable[[], int] | None = None,
+        untold: Callable[[], int] | None = None,
         findings: Callable[[], Iterable[tuple[str, str | None]]] = tuple,
         canary_failures: Mapping[str, int] | None = None,
     ) -> None:
         """``loop_lag`` gives seconds (LoopLag), ``workers`` the processes that relay.
 
-        The dropped are lines lost (AccessLog.dropped, RecordFile.dropped).
+        The dropped are lines lost (AccessLog.dropped, RecordFile.dropped), ``untold`` requests of which no process that
+        relays could tell.
         ``findings`` gives the cause and the backend of each finding of the diagnosis, ``canary_failures`` counts them
         by backend and is read at each scrape.
         """
@@ -122,7 +124,11 @@ class Metrics:
         self._workers = workers
         self._findings = findings
         self._canary_failures = {} if canary_failures is None else canary_failures
-        self._dropped = ((names.LOG_DROPPED, log_dropped), (names.RECORDS_DROPPED, records_dropped))
+        self._dropped = (
+            (names.LOG_DROPPED, log_dropped),
+            (names.RECORDS_DROPPED, records_dropped),
+            (names.UNTOLD, untold),
+        )
         self._models = Bounded(config.max_models, config.models)
         self._clients = Bounded(config.max_clients)
         self._routes = Bounded(_ROUTES)

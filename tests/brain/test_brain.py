@@ -11,7 +11,7 @@ import pytest
 
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
-from gateway.admission.quota import Account, KeyTerms
+from gateway.admission.quota import Account, KeyTerms, Revoked
 from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
@@ -19,6 +19,7 @@ from gateway.brain.view import View
 from gateway.model import Backend, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Gate
+from gateway.proxy.keys import KeyBook, Keys
 from tests.admission.helpers import CHAT, config, fixed, ticket
 
 Work = Callable[[], None]
@@ -27,14 +28,14 @@ Work = Callable[[], None]
 class Brain:
     """A gate with desks, as the brain's process has them."""
 
-    def __init__(self, path: Path, *backends: Backend, account: Account | None = None) -> None:
+    def __init__(self, path: Path, *backends: Backend, keys: Keys | None = None) -> None:
         self.records: list[Record] = []
         settings = config()
         self.estimator = Estimator(settings.estimator)
         self.controller = AdmissionController(settings, backends, lambda low, _high: low, self.estimator)
         self.gate = Gate(self.controller)
-        self.account = account
-        self.desks = Desks(path, self.gate, self.estimator, [self], self.setup, self.view, lambda _name: self.account)
+        self.keys = KeyBook(keys)
+        self.desks = Desks(path, self.gate, self.estimator, [self], self.setup, self.view, self.keys)
 
     def observe(self, record: Record) -> None:
         self.records.append(record)
@@ -266,14 +267,29 @@ async def test_records_and_pulses_arrive(path: Path) -> None:
         await until(lambda: brain.desks.pulses[0].in_flight == 3)
         assert brain.desks.pulses[0].loop_lag == 0.25
         assert not brain.desks.pulses[0].listens
-    gate.observe(brain.records[0])
-    assert gate.records_dropped == 1
+
+
+async def test_requests_that_nobody_could_be_told_of_are_counted_once(path: Path) -> None:
+    record = Record("id", ticket(), CHAT, "POST", "/", Timeline(1.0), Outcome.COMPLETED, 200)
+    async with worker_of_a_dying_brain(path) as (gate, held):
+        for _ in range(2):
+            gate.observe(record)
+        gate.pulse()  # into the void
+        async with opened(Brain(path, fixed(1))) as brain:
+            await until(lambda: brain.running)  # it is known again
+            gate.pulse()
+            gate.pulse()
+            gate.observe(record)
+            await until(lambda: brain.records)
+            assert brain.desks.records_dropped == 2
+            gate.leave(held, Outcome.COMPLETED, None)
 
 
 async def test_a_key_has_one_account_for_all_workers(path: Path) -> None:
     terms = KeyTerms("team", requests_per_minute=100, max_in_flight=1)
-    brain = Brain(path, fixed(4), account=Account(terms))
-    assert brain.account is not None
+    brain = Brain(path, fixed(4), keys={b"hash": terms})
+    account = brain.keys.account("team")
+    assert account is not None
     async with opened(brain), worker(path) as one:
         async with worker(path) as other:
             shortage, standings = await one.charge(Account(terms), ticket())
@@ -283,9 +299,20 @@ async def test_a_key_has_one_account_for_all_workers(path: Path) -> None:
             assert shortage is not None
             assert shortage.reason is Reason.KEY_IN_FLIGHT
             one.refund(Account(terms), 200, 200, refused=False)
-            await until(lambda: brain.account is not None and not brain.account.in_flight)
+            await until(lambda: not account.in_flight)
             assert (await other.charge(Account(terms), ticket()))[0] is None
-        await until(lambda: brain.account is not None and not brain.account.in_flight)  # its worker died
+        await until(lambda: not account.in_flight)  # its worker died
+
+
+async def test_a_key_that_was_taken_away_is_refused_though_the_worker_has_not_heard_of_it(path: Path) -> None:
+    terms = KeyTerms("team", requests_per_minute=100)
+    async with opened(Brain(path, fixed(4), keys={b"hash": terms})) as brain, worker(path) as gate:
+        brain.keys.replace({})
+        with pytest.raises(Revoked):
+            await gate.charge(Account(terms), ticket())
+        gate.refund(Account(terms), 200, 200, refused=True)  # of one that began before; there is nothing to count it on
+        brain.keys.replace(None)
+        assert await gate.charge(Account(terms), ticket()) == (None, [])  # no key is asked for any more
 
 
 async def test_a_word_that_makes_no_sense_ends_the_connection_and_not_the_brain(

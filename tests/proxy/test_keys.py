@@ -225,6 +225,33 @@ async def test_keys_are_replaced_while_it_runs(backend: StartBackend) -> None:
         assert (await house.ask(chat())).status == 200
 
 
+async def test_a_key_that_is_taken_away_while_the_body_comes_is_refused(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine, keys=book()) as house:
+        slow = await house.client()
+        whole = chat(bearer())
+        await slow.send(whole[:-1])
+        await wait_until(lambda: house.gateway.in_flight)
+        house.gateway.replace_keys({digest(OTHER): KeyTerms("team-b")})
+        await slow.send(whole[-1:])
+        answer = await slow.answer()
+        assert answer.status == 401
+        assert b"invalid_api_key" in answer.body
+        assert engine.requests == []
+
+
+async def test_where_keys_are_no_longer_asked_for_a_request_goes_on(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine, keys=book()) as house:
+        slow = await house.client()
+        whole = chat(bearer())
+        await slow.send(whole[:-1])
+        await wait_until(lambda: house.gateway.in_flight)
+        house.gateway.replace_keys(None)
+        await slow.send(whole[-1:])
+        assert (await slow.answer()).status == 200
+
+
 # --------------------------------------------------------------------------------------------------------------
 # What reaches the backend, and what is said
 # --------------------------------------------------------------------------------------------------------------

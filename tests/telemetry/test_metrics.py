@@ -446,7 +446,7 @@ def test_priorities_are_counted_and_shown() -> None:
 
 
 def test_every_gauge_shows_its_own_figure() -> None:
-    own = {"loop_lag": lambda: 0.25, "log_dropped": lambda: 8, "records_dropped": lambda: 6}
+    own = {"loop_lag": lambda: 0.25, "log_dropped": lambda: 8, "records_dropped": lambda: 6, "untold": lambda: 3}
     source = metrics(gateway_state(overloaded=True, draining=True), **own)
     backend = {
         "gateway_inflight_requests": 7,
@@ -478,6 +478,7 @@ def test_every_gauge_shows_its_own_figure() -> None:
         "gateway_event_loop_lag_seconds": 0.25,
         "gateway_access_log_dropped_total": 8,
         "gateway_records_dropped_total": 6,
+        "gateway_untold_requests_total": 3,
     }
     assert {name: value(source, name) for name in plain} == plain
     changes = "gateway_concurrency_limit_changes_total"
