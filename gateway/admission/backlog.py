@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Final
 
-from gateway.admission.balancer import Hold
 from gateway.admission.config import QueueConfig
 from gateway.admission.flow import Flow
 from gateway.admission.pool import Books
 from gateway.admission.queue import Calendar, Entry, PriorityQueue
+from gateway.admission.spot import Hold
 from gateway.model import Priority, Ticket
 
 DATE: Final = 0.01  # seconds; deadlines are kept to the next hundredth

@@ -1,41 +1,117 @@
-"""Which backend, chosen at the moment of dispatch: among those with room the least full one for its limit."""
+"""Which backend, chosen at the moment of dispatch.
+
+Without affinity it is the one among those with room that is the least full for its limit. With affinity a request is
+drawn to where its session or the beginning of its prompt is (``affinity.py``), within bounds: a backend that has more
+in flight than 1 + c times its fair share draws nobody (consistent hashing with bounded loads: Mirrokni, Thorup and
+Zadimoghaddam 2018), so a popular prefix spreads over as many backends as its load takes. The share is by what each can
+hold, which the limits have learned.
+
+A place is not given away blindly either. Where a backend has room for one request and the next in turn is drawn
+elsewhere, one of those right behind it that is drawn here goes first: no work is lost, and the order changes by a few.
+Where nobody is, the next in turn waits a moment for its own backend, if that will sooner have a place than a cold
+prefill would be over.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum, unique
+from itertools import groupby
 from math import inf
-from typing import Final
+from operator import attrgetter
+from typing import Final, NamedTuple
 
-from gateway.admission.config import QueueConfig
+from gateway.admission.affinity import CacheMap, digest, rendezvous
+from gateway.admission.config import Affinity, BalanceConfig, QueueConfig
 from gateway.admission.pool import Books
-from gateway.admission.window import LONG_PROMPT
-from gateway.model import Priority, Ticket
+from gateway.admission.queue import Entry
+from gateway.admission.spot import Hold, Keen, Spot
+from gateway.admission.window import LONG_PROMPT, LOW_CONCURRENCY
+from gateway.model import Choice, Priority, Ticket
 
 RECENT: Final = 10.0  # seconds that another lane's traffic counts as present
+PASSES: Final = 4  # times as many as there are backends that one in turn is passed over
+WORTH: Final = 0.06  # of a prompt's blocks: fewer that are cached there and not elsewhere draw nobody
+BELIEVED: Final = 0.1  # of what was expected in a cache that must have been found there, lately
 
 
-@unique
-class Hold(Enum):
-    """Why a request cannot go now."""
+class Field(NamedTuple):
+    """The backends that a request may be drawn to: those of the first tier, their bits, and all that is on them."""
 
-    FULL = "full"  # no backend has room: nobody of this queue can go
-    TOKENS = "tokens"  # there is room, but not for its tokens: nobody goes before it, or long ones would starve
-    LANE = "lane"  # held for a reason of its own lane: other lanes go on
+    sound: Sequence[Books]
+    everyone: int
+    inflight: int
+    share: float
+    waiting: int  # requests in the queue before them
 
 
-@dataclass(frozen=True, slots=True)
+class Draw(NamedTuple):
+    """Where a request is drawn to: bits of backends, why, and how many blocks of its prompt they have."""
+
+    home: int
+    choice: Choice
+    depth: int
+
+
 class Balancer:
     """Picks by (in flight + 1) / (limit * weight); ties go to the backend that was chosen least recently."""
 
-    config: QueueConfig
+    def __init__(
+        self, config: QueueConfig, balance: BalanceConfig | None = None, caches: CacheMap | None = None
+    ) -> None:
+        """``caches``: the pool's own; without them nothing is known of any cache."""
+        self.config = config
+        self._balance = balance or BalanceConfig()
+        self._caches = caches or CacheMap()
+        self.draws = self._balance.affinity is not Affinity.NONE
 
-    def pick(self, candidates: Sequence[Books], ticket: Ticket, lane: int, now: float) -> tuple[Books, bool] | Hold:
-        """The backend for ``ticket`` and whether more places are left, or why there is none."""
+    def field(self, sound: Sequence[Books], waiting: int = 0) -> Field | None:
+        """What ``pick`` must know of all backends that are sound; None where nothing draws anybody."""
+        if not self.draws or len(sound) <= 1:
+            return None
+        if sound[0].tier != sound[-1].tier:
+            sound = [books for books in sound if books.tier == sound[0].tier]
+        everyone = 0
+        for books in sound:
+            everyone |= books.cache.bit
+        inflight = sum([books.window.inflight for books in sound])
+        return Field(sound, everyone, inflight, sum([books.share for books in sound]), waiting)
+
+    def pick(
+        self,
+        candidates: Sequence[Books],
+        ticket: Ticket,
+        lane: int,
+        now: float,
+        field: Field | None = None,
+        entry: Entry | None = None,
+    ) -> Spot | Hold:
+        """A place for ``ticket`` on one of ``candidates``, or why there is none; ``entry`` where it waits already.
+
+        ``candidates`` are in the order of their tiers: one is used while none of those before it has room.
+        """
+        if not candidates or candidates[0].tier == candidates[-1].tier:
+            return self._pick(candidates, ticket, lane, now, field, entry)
+        spot: Spot | Hold = Hold.FULL
+        for _, tier in groupby(candidates, attrgetter("tier")):
+            found = self._pick(list(tier), ticket, lane, now, field, entry)
+            if not isinstance(found, Hold):
+                return found
+            spot = spot if spot is Hold.TOKENS else found
+        return spot
+
+    def _pick(
+        self,
+        candidates: Sequence[Books],
+        ticket: Ticket,
+        lane: int,
+        now: float,
+        field: Field | None,
+        entry: Entry | None,
+    ) -> Spot | Hold:
         best, best_score, hold, roomy = None, inf, Hold.FULL, 0
         serial = self.reads_serially(ticket, lane)
         critical, tokens = ticket.priority is Priority.CRITICAL, ticket.work.tokens
+        places: list[tuple[float, int, Books]] = []
         for books in candidates:
             window = books.window
             inflight = window.inflight
@@ -50,10 +126,100 @@ class Balancer:
                     window.held = True
                     hold = Hold.TOKENS
                     continue
-            score = (inflight + 1) / (books.limit.value * books.weight)
+            score = (inflight + 1) / books.room
+            if field is not None:
+                places.append((score, books.turn, books))
             if score < best_score or (score == best_score and best is not None and books.turn < best.turn):
                 best, best_score = books, score
-        return hold if best is None else (best, roomy > 1 or best.window.inflight + 1 < best.cap)
+        if best is None:
+            return hold
+        spot = None if field is None else self._drawn(field, places, best, ticket, entry, now)
+        if spot is None:
+            spot = Spot(best, more=True, choice=Choice.SPILL if best.tier else Choice.HEADROOM)
+        return spot if roomy > 1 or spot.books.window.inflight + 1 < spot.books.cap else spot._replace(more=False)
+
+    # ------------------------------------------------------------------------------------------------- affinity
+
+    def _drawn(
+        self,
+        field: Field,
+        places: Sequence[tuple[float, int, Books]],
+        least: Books,
+        ticket: Ticket,
+        entry: Entry | None,
+        now: float,
+    ) -> Spot | None:
+        """One of ``places``, of which ``least`` is the emptiest; None where the request is drawn to none of them."""
+        draw = self._draw(field, ticket, least)
+        if draw is None:
+            return None
+        home = draw.home
+        at_home = [place for place in places if place[2].cache.bit & home]
+        if at_home:
+            books = min(at_home)[2]
+            if self._fair(books, field) or len(at_home) == len(places):
+                return Spot(books, more=True, choice=draw.choice, matched=draw.depth)
+            places = [place for place in places if not place[2].cache.bit & home]
+        books, depth = self._second(places, field, ticket)
+        keen = Keen.KEEN if at_home else self._keen(draw, books, depth, field, ticket, entry, now)
+        return Spot(books, more=True, choice=Choice.SPILL, keen=keen, matched=depth)
+
+    def _draw(self, field: Field, ticket: Ticket, least: Books) -> Draw | None:
+        """Where it is drawn to: where most of its prompt is cached, else where its session belongs."""
+        blocks, caches = ticket.shape.blocks, self._caches
+        if blocks and self._balance.affinity is Affinity.PREFIX:
+            depth, home = caches.longest(blocks, field.everyone)
+            if depth and home != field.everyone:
+                there = 0 if home & least.cache.bit else depth - caches.longest(blocks, least.cache.bit)[0]
+                if there >= WORTH * len(blocks) or home & least.cache.bit:
+                    return Draw(home, Choice.PREFIX, depth)
+        if ticket.session:
+            places = [(books.digest, books.pull) for books in field.sound]
+            books = field.sound[rendezvous(digest(ticket.session), places)]
+            return Draw(books.cache.bit, Choice.SESSION, caches.longest(blocks, books.cache.bit)[0] if blocks else 0)
+        return None
+
+    def _fair(self, books: Books, field: Field) -> bool:
+        """Whether one request more leaves a backend within 1 + c of its fair share.
+
+        A few in flight harm nobody, however few the others have.
+        """
+        inflight = books.window.inflight + 1
+        if inflight <= min(LOW_CONCURRENCY, 0.25 * books.limit.value):
+            return True
+        return inflight * field.share <= (1.0 + self._balance.bound) * (field.inflight + 1) * books.share
+
+    def _second(self, places: Sequence[tuple[float, int, Books]], field: Field, ticket: Ticket) -> tuple[Books, int]:
+        """The next best place and how much is cached there: of those within their share, else the emptiest."""
+        blocks = ticket.shape.blocks
+        fair = [place for place in places if self._fair(place[2], field)]
+        if not blocks or not fair or self._balance.affinity is not Affinity.PREFIX:
+            return min(places)[2], 0
+        bits = 0
+        for _, _, books in fair:
+            bits |= books.cache.bit
+        depth, bits = self._caches.longest(blocks, bits)
+        return min(place for place in fair if place[2].cache.bit & bits)[2], depth
+
+    def _keen(
+        self, draw: Draw, books: Books, depth: int, field: Field, ticket: Ticket, entry: Entry | None, now: float
+    ) -> Keen:
+        """Whether it takes a place on ``books``, where ``depth`` blocks are cached, while its home is full."""
+        if entry is not None and entry.passed >= PASSES * len(field.sound):
+            return Keen.KEEN
+        homes = [home for home in field.sound if home.cache.bit & draw.home]
+        pace = books.window.reading_pace.value
+        if pace is None or not any(self._fair(home, field) for home in homes):
+            return Keen.RELUCTANT
+        lost = 1.0 if draw.choice is Choice.SESSION else (draw.depth - depth) / len(ticket.shape.blocks)
+        saved = min(lost * ticket.work.prompt_tokens * pace, self._balance.patience)
+        waited = 0.0 if entry is None else now - entry.arrived
+        if entry is not None:
+            saved = min(saved, 0.5 * (entry.deadline - entry.arrived))
+        wait = min(home.interval for home in homes) * (1.0 + field.waiting / len(field.sound))
+        return Keen.PATIENT if waited < saved and wait < saved else Keen.RELUCTANT
+
+    # ------------------------------------------------------------------------------------------------- long prompts
 
     def reads_serially(self, ticket: Ticket, lane: int) -> bool:
         """Whether ``ticket`` must wait for the long prompt before it to be read.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gateway.admission.backlog import Backlog, Group
-from gateway.admission.balancer import Balancer, Hold
+from gateway.admission.balancer import Balancer
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.estimator import Estimator
 from gateway.admission.memory import Memory
@@ -19,6 +19,7 @@ from gateway.admission.pool import Books, Pool
 from gateway.admission.queue import Entry
 from gateway.admission.session import Session
 from gateway.admission.shedder import Prospect, Shedder, size
+from gateway.admission.spot import Hold, Keen, Spot
 from gateway.admission.tuning import Tuning
 from gateway.admission.window import TICK, Running, Streaming
 from gateway.model import (
@@ -60,11 +61,14 @@ class AdmissionController:
         self._watcher = watcher
         self._pool = Pool(backends, config)
         self._backlog = Backlog(self._pool.sets, config.queue)
-        self._balancer = Balancer(config.queue)
+        self._balancer = self._balancer_of(config)
         self._shedder = Shedder(config, uniform)
         self._permits = 0  # granted so far
         self._sample_at: float | None = None  # None while nothing runs or waits
         self._draining = False
+
+    def _balancer_of(self, config: AdmissionConfig) -> Balancer:
+        return Balancer(config.queue, config.balance, self._pool.caches)
 
     # ------------------------------------------------------------------------------------------- what happens
 
@@ -163,7 +167,7 @@ class AdmissionController:
         )
         self._pool.retune(config.limit, tuning.backends)
         self._backlog.retune(config.queue)
-        self._balancer = Balancer(config.queue)
+        self._balancer = self._balancer_of(config)
         self._shedder.retune(config)
         return self._reopen(now)
 
@@ -325,17 +329,20 @@ class AdmissionController:
         group = self._backlog.group(books)
         lane = self._lane_of(ticket)
         group.note_arrival(ticket, lane, now)
-        place = self._place(ticket, group, lane, now)
-        if place is not None:
-            return self._grant(ticket, group, lane, place, now)
+        spot = self._place(ticket, group, lane, now)
+        if spot is not None and spot.keen is not Keen.PATIENT:
+            return self._grant(ticket, group, lane, spot, now)
+        if spot is not None and self._turned_away(ticket, group, lane, now, retry=retry):
+            return self._grant(ticket, group, lane, spot, now)
         return self._wait(ticket, group, lane, now, retry=retry)
 
-    def _place(self, ticket: Ticket, group: Group, lane: int, now: float) -> Books | None:
+    def _place(self, ticket: Ticket, group: Group, lane: int, now: float) -> Spot | None:
         """Where the request can go at once; nowhere while others wait."""
         if self._backlog.queued:
             return None
-        spot = self._balancer.pick(self._pool.sound(group.books, now), ticket, lane, now)
-        return None if isinstance(spot, Hold) else spot[0]
+        sound = self._pool.sound(group.books, now)
+        spot = self._balancer.pick(sound, ticket, lane, now, self._balancer.field(sound))
+        return None if isinstance(spot, Hold) else spot
 
     def _wait(self, ticket: Ticket, group: Group, lane: int, now: float, *, retry: bool) -> Rejection | None:
         """Let it wait, or refuse it at the door."""
@@ -356,8 +363,12 @@ class AdmissionController:
         lane = self._lane_of(ticket)
         if self._place(ticket, group, lane, now) is not None:
             return True
-        prospect = self._prospect(ticket, group, lane, retry=ticket.attempt > 0)
-        return self._shedder.reason(ticket, group, self._backlog, prospect, now) is None
+        return not self._turned_away(ticket, group, lane, now, retry=ticket.attempt > 0)
+
+    def _turned_away(self, ticket: Ticket, group: Group, lane: int, now: float, *, retry: bool) -> bool:
+        """Whether it may not wait."""
+        prospect = self._prospect(ticket, group, lane, retry=retry)
+        return self._shedder.reason(ticket, group, self._backlog, prospect, now) is not None
 
     # ---------------------------------------------------------------------------------------------- the queue
 
@@ -394,17 +405,19 @@ class AdmissionController:
         if not roomy:
             group.shut = Hold.FULL  # nobody's turn is spent on it
             return None
-        found = group.queue.next(lambda entry: pick(roomy, entry.ticket, entry.lane, now))
+        field = self._balancer.field(sound, group.queue.depth)
+        found = group.queue.next(lambda entry: pick(roomy, entry.ticket, entry.lane, now, field, entry))
         if isinstance(found, Hold):
             group.shut = None if found is Hold.LANE else found
             return None
-        entry, (books, more) = found
-        group.shut = None if more else Hold.FULL
+        entry, spot = found
+        group.shut = None if spot.more else Hold.FULL
         self._backlog.left(entry)
-        return self._grant(entry.ticket, group, entry.lane, books, now)
+        return self._grant(entry.ticket, group, entry.lane, spot, now)
 
-    def _grant(self, ticket: Ticket, group: Group, lane: int, books: Books, now: float) -> Permit:
+    def _grant(self, ticket: Ticket, group: Group, lane: int, spot: Spot, now: float) -> Permit:
         self._permits += 1
+        books = spot.books
         running = self._running(ticket, lane, books, now)
         self._pool.enter(books, running, now)
         if lane < len(self._config.queue.lanes) - 1:
@@ -412,7 +425,9 @@ class AdmissionController:
         group.flow.dispatch(ticket.priority, lane, ticket.work.cost, now)
         group.served += ticket.work.cost
         self._stay_awake(now)
-        permit = Permit(self._permits, ticket, books.name, now, running)
+        if ticket.shape.blocks:
+            books.note_prompt(running, spot.matched)
+        permit = Permit(self._permits, ticket, books.name, now, running, spot.choice)
         if self._watcher is not None:
             self._watcher.granted(permit, books.window.outputs)
         return permit

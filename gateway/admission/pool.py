@@ -10,30 +10,46 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, inf
+from operator import attrgetter
 from typing import Final
 
+from gateway.admission.affinity import Cache, CacheMap, digest
 from gateway.admission.breaker import ENDS, Breaker, Signal
 from gateway.admission.config import AdmissionConfig, LimitConfig
 from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
 from gateway.admission.memory import BackendMemory, place
 from gateway.admission.session import Session
 from gateway.admission.tuning import BackendTuning
-from gateway.admission.window import LOW_CONCURRENCY, Running, Window
-from gateway.model import Backend, BackendState, Health, Hints, Outcome, Usage
+from gateway.admission.window import LOW_CONCURRENCY, TICK, Running, Window
+from gateway.model import BLOCK_BYTES, Backend, BackendState, Health, Hints, Outcome, Ticket, Usage
 
 HINTS_LAPSE: Final = 10.0  # seconds; vLLM's gauges are 3 to 6 s old under load
 ALIVE: Final = 5.0  # seconds that output vouches for a backend
 CRITICAL_LAPSE: Final = 60.0  # seconds after the last critical request for which places are kept for the next
-DRAINED: Final = 3
+DRAINED: Final = 4
+RAMP: Final = 10.0  # seconds until one that joined or came back is filled to its limit: it is cold
+REST_MOST: Final = 60.0  # seconds that an engine's own Retry-After is heeded, at most
+MOVED: Final = 1.5  # times another capacity: less than that moves no session
+BLOCK_TOKENS: Final = BLOCK_BYTES / 4.0  # about, of an engine's cache under one block of text
 
 
 class Books:
     """One backend."""
 
-    def __init__(self, backend: Backend, config: AdmissionConfig) -> None:
+    def __init__(self, backend: Backend, config: AdmissionConfig, caches: CacheMap) -> None:
         self.backend = backend
         self.name = backend.name
+        self.digest = digest(backend.name)
         self.weight = backend.weight
+        self.tier = backend.tier
+        self._caches = caches
+        self.cache: Cache = caches.join()
+        self.room = 1.0  # its limit, weighted: what load is held against
+        self.share = 1.0  # what it can hold, against the others
+        self.pull = 1.0  # what it can serve, against the others; steady, for it places sessions
+        self._ramp = 1.0  # of its limit, while it joins or comes back
+        self._rests_until = -inf  # its engine asked for quiet
+        self._stay = 0.0  # seconds that a request stays, lately
         self.window = Window()
         self._law = AdaptiveLimit(config.limit)
         self.limit: Limit = self._law
@@ -83,21 +99,53 @@ class Books:
 
     def _set_caps(self) -> None:
         value = self.limit.value
+        self.room = value * self.weight
         self.cap = self.limit.cap(self.window)
+        if self._ramp < 1.0:
+            self.cap = min(self.cap, max(LOW_CONCURRENCY, floor(value * self._ramp)))
         self.window.narrow = self.cap < floor(value)
         self.cap_others = max(1, floor(value * self._share_others))
         kept = round(value * self._share_critical) if self._kept else 0
         self.cap_common = max(1, min(self.cap, floor(value) - kept))
 
     def rank(self, now: float) -> int:
-        """0: sound, or due a trial; 1: its probe fails; 2: its breaker is open; 3: drained, never to be used."""
+        """0: sound, or due a trial; 1: its engine asked for quiet; 2: its probe fails; 3: its breaker is open.
+
+        4: drained, never to be used.
+        """
         if self.drained:
             return DRAINED
         if not self.breaker.ready(now):
-            return 2
+            return 3
         if self.health is Health.DOWN and not (self.window.inflight and now - self.window.last_byte < ALIVE):
-            return 1
-        return 0
+            return 2
+        return int(now < self._rests_until)
+
+    def join(self) -> None:
+        """It is new, or comes back: it is filled little by little."""
+        self._ramp = 0.0
+        self._set_caps()
+
+    def rest(self, seconds: float, now: float) -> None:
+        """Its engine asks not to be sent anything for so long; where others are sound, it is not."""
+        self._rests_until = max(self._rests_until, now + min(seconds, REST_MOST))
+        self._judge()
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two requests that leave it, as long as as many run."""
+        return self._stay / max(1, self.window.inflight)
+
+    @property
+    def found(self) -> bool:
+        """Whether its limit was met already; before, it only says how much was sent to it so far."""
+        return self.pinned is not None or any(direction == "down" for direction, _ in self.limit.changes)
+
+    def note_prompt(self, running: Running, matched: int) -> None:
+        """A prompt was sent here, of which ``matched`` leading blocks are thought to be cached."""
+        blocks = running.ticket.shape.blocks
+        running.cached = matched * tokens_per_block(running.ticket) if matched else 0.0
+        self._caches.note(self.cache, blocks)
 
     def enter(self, running: Running, now: float) -> None:
         """A request goes to this backend."""
@@ -128,6 +176,7 @@ class Books:
             self.window.last_byte = now
         if self.breaker.note(lives, permit_id, now):
             self.limit.reopen()
+            self.join()
         if self.suspect or not lives:
             self._judge()
         self.window.leave(permit_id)
@@ -149,6 +198,9 @@ class Books:
     def _measure(self, running: Running, usage: Usage | None, now: float) -> None:
         window = self.window
         window.served.add(now - running.sent, running.ticket.work.cost)
+        self._stay += 0.1 * (now - running.sent - self._stay) if self._stay else now - running.sent
+        if usage is not None and usage.cached_tokens is not None and running.ticket.shape.blocks:
+            self._caches.correct(self.cache, running.cached, usage.cached_tokens)
         if running.ticket.shape.stream:
             window.stream_answer(running, usage)
         else:
@@ -156,11 +208,14 @@ class Books:
 
     def note_health(self, health: Health) -> None:
         """Take the prober's finding."""
+        if (health is Health.DOWN) is not (self.health is Health.DOWN):
+            self._caches.clear(self.cache)  # whatever it had, it lost
+            self.join()
         self.health = health
         self._judge()
 
     def _judge(self) -> None:
-        self.suspect = self.health is Health.DOWN or self.breaker.open or self.drained
+        self.suspect = self.health is Health.DOWN or self.breaker.open or self.drained or self._rests_until > -inf
 
     def note_hints(self, hints: Hints, now: float) -> None:
         """Take the engine's own gauges."""
@@ -169,6 +224,7 @@ class Books:
             self.window.preemptions += max(0.0, after - before)
         if hints.kv_capacity_tokens is not None:
             self.limit.learn_capacity(hints.kv_capacity_tokens // self._replicas)
+            self._caches.hold(self.cache, hints.kv_capacity_tokens / BLOCK_TOKENS)
         self._hints = hints
         self._hinted_at = now
         ours = max(self._most, self._most_before)  # the gauges are seconds old
@@ -185,7 +241,11 @@ class Books:
             window.crowded = False
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
         self._kept = now - self._critical_at < CRITICAL_LAPSE
+        self._ramp = min(1.0, self._ramp + TICK / RAMP)
         self._set_caps()
+        if now >= self._rests_until > -inf:
+            self._rests_until = -inf
+            self._judge()
         if self.owing and not self.breaker.open and self._quiet(now) > self._silence and self._hangs(now):
             self.breaker.trip(now)
             self._judge()
@@ -243,6 +303,13 @@ class Books:
         pace = self.window.served.value
         return max(1.0, self.limit.value) / pace if pace and not self.drained else 0.0
 
+    def weigh(self, limit: float, base: float) -> None:
+        """Take its limit, as far as it was found, and its unloaded pace, both as they compare with the others'."""
+        self.share = limit * self.weight * self._ramp
+        pull = limit * self.weight / base
+        if not 1.0 / MOVED < pull / self.pull < MOVED:
+            self.pull = pull
+
     def state(self, now: float) -> BackendState:
         """Everything, for /state and the metrics."""
         window, limit = self.window, self.limit
@@ -272,11 +339,18 @@ def _reading(running: Running) -> float:
     return 0.0 if running.started else running.ticket.reading
 
 
+def tokens_per_block(ticket: Ticket) -> float:
+    """Tokens under one block of its prompt, by what the prompt is estimated at."""
+    shape = ticket.shape
+    return ticket.work.prompt_tokens / max(shape.prompt_bytes / BLOCK_BYTES, len(shape.blocks))
+
+
 class Pool:
     """All backends, and which of them serve what."""
 
     def __init__(self, backends: Sequence[Backend], config: AdmissionConfig) -> None:
-        self.books = tuple(Books(backend, config) for backend in backends)
+        self.caches = CacheMap()
+        self.books = tuple(Books(backend, config, self.caches) for backend in backends)
         self.running = 0
         self.troubled = False  # some backend is suspect
         self._learned: dict[str, frozenset[str]] = {}  # models by backend, as it names them itself
@@ -284,13 +358,15 @@ class Pool:
 
     def _reroute(self) -> None:
         self.by_name = {books.name: books for books in self.books}
-        anything = tuple(books for books in self.books if not books.backend.models)
-        self._unlisted = anything or self.books
+        self._tiered = tuple(sorted(self.books, key=attrgetter("tier")))
+        self._unlisted = tuple(books for books in self._tiered if not books.backend.models) or self._tiered
         self._listed = self._routes()
 
     def add(self, backend: Backend, config: AdmissionConfig) -> None:
         """One backend more."""
-        self.books += (Books(backend, config),)
+        books = Books(backend, config, self.caches)
+        books.join()
+        self.books += (books,)
         self._reroute()
 
     def change(self, backend: Backend) -> None:
@@ -300,7 +376,7 @@ class Pool:
             KeyError: there is none of this name.
         """
         books = self.by_name[backend.name]
-        books.backend, books.weight = backend, backend.weight
+        books.backend, books.weight, books.tier = backend, backend.weight, backend.tier
         self._reroute()
 
     def remove(self, name: str) -> None:
@@ -313,6 +389,7 @@ class Pool:
         books = self.by_name[name]
         if books.window.inflight:
             raise ValueError(f"{books.window.inflight} requests run on {name}")
+        self.caches.leave(books.cache)
         self.books = tuple(other for other in self.books if other is not books)
         self._learned.pop(name, None)
         self._reroute()
@@ -323,7 +400,7 @@ class Pool:
         nothing: frozenset[str] = frozenset()
         lists = {b: frozenset(b.backend.models) or self._learned.get(b.name, nothing) for b in self.books}
         models = {model for models in lists.values() for model in models}
-        return {model: tuple(b for b in self.books if not lists[b] or model in lists[b]) for model in models}
+        return {model: tuple(b for b in self._tiered if not lists[b] or model in lists[b]) for model in models}
 
     def note_models(self, backend: str, models: Iterable[str]) -> bool:
         """Take the models that a backend names itself; whether that changes anything.
@@ -350,7 +427,7 @@ class Pool:
         return {model: tuple(books.name for books in serving) for model, serving in sets}
 
     def serving(self, model: str | None, avoid: frozenset[str]) -> tuple[Books, ...]:
-        """The backends that may serve ``model``, in the order of their configuration.
+        """The backends that may serve ``model``, by tier, and in the order of their configuration.
 
         Empty where all of them are avoided, or drained.
 
@@ -408,7 +485,22 @@ class Pool:
         """Take the samples of every 100 ms."""
         for books in self.books:
             books.tick(now)
+        self._weigh()
         self._look()
+
+    def _weigh(self) -> None:
+        """Compare what the backends can hold and serve.
+
+        A limit that was not met yet is as high as was needed so far: such engines are taken for equals.
+        """
+        if len(self.books) <= 1:
+            return
+        most = max([books.limit.value for books in self.books if not books.found], default=0.0)
+        bases = [base for books in self.books if (base := books.window.base_stream.value) is not None]
+        usual = sorted(bases)[len(bases) // 2] if bases else 1.0
+        for books in self.books:
+            limit = books.limit.value if books.found else most
+            books.weigh(limit, books.window.base_stream.value or usual)
 
     def _look(self) -> None:
         self.troubled = any(books.suspect for books in self.books)

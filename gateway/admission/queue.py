@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import floor
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from gateway.admission.balancer import Hold
 from gateway.admission.config import LaneConfig, QueueConfig
+from gateway.admission.spot import Hold, Keen, Spot
 from gateway.model import Priority, Ticket
 
 T = TypeVar("T")
 CRITICAL, STANDARD, SHEDDABLE = Priority
+AHEAD: Final = 32  # requests behind the next in turn that are looked at where it is drawn to another backend
+Place = Callable[["Entry"], Spot | Hold]
 
 
 class Calendar(Generic[T]):
@@ -58,6 +61,11 @@ class Calendar(Generic[T]):
             del dates[heapq.heappop(heap)]
         return None
 
+    def __iter__(self) -> Iterator[T]:
+        """All items, by date, and in order of entry within it."""
+        for date in sorted(self._dates):
+            yield from self._dates[date].values()
+
     def first(self) -> T | None:
         """The first item of the earliest date."""
         date = self.date()
@@ -76,6 +84,7 @@ class Entry:
     limit: float  # when it is thrown out even if only a long prompt before it holds it
     retry: bool  # the client asked before
     date: int = 0  # under which its deadline is entered
+    passed: int = 0  # times that one behind it went first, which was drawn to the place that there was
 
 
 @dataclass(slots=True, eq=False)
@@ -156,8 +165,16 @@ class Lane:
             self._rounds.discard(client.date, client.key)  # served, and its debt is paid
             del self._clients[client.name]
 
+    def behind(self, entry: Entry) -> Iterator[Entry]:
+        """Those who come after ``entry``, the next in turn, in about the order in which they would."""
+        for client in self._rounds:
+            for other in client.entries.values():
+                if other is not entry:
+                    yield other
+
     def serve(self, entry: Entry) -> None:
         """The request is dispatched: its client pays for it."""
+        self._head = None
         client = self._clients[entry.ticket.client]
         rounds = entry.ticket.work.cost / self._quantum
         start = max(client.due, self._round)
@@ -183,6 +200,27 @@ class Lane:
             self._head = None
         if not self.depth:
             self._reset()
+
+
+def _keenest(lane: Lane, head: Entry, found: Spot, place: Place) -> tuple[Entry, Spot | Hold]:
+    """Who takes the place that was ``found`` for the next in turn, which is drawn elsewhere.
+
+    The first behind it that is keen on its own; else the first that takes its own at all; else nobody.
+    """
+    willing = (head, found) if found.keen is Keen.RELUCTANT else None
+    seen = [head]
+    for entry in islice(lane.behind(head), AHEAD):
+        spot = place(entry)
+        if isinstance(spot, Hold):
+            continue
+        if spot.keen is Keen.KEEN:
+            for each in seen:
+                each.passed += 1
+            return entry, spot
+        if willing is None and spot.keen is Keen.RELUCTANT:
+            willing = entry, spot
+        seen.append(entry)
+    return willing or (head, Hold.LANE)
 
 
 class LaneQueue:
@@ -212,17 +250,20 @@ class LaneQueue:
             for lane in self.lanes:
                 lane.credit = 0.0  # nobody was kept waiting by what it was served
 
-    def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | Hold:
+    def next(self, place: Place) -> tuple[Entry, Spot] | Hold:
         """Take out the request whose turn it is, together with the place that ``place`` found for it.
 
         A request that must wait for its own lane's reason lets the other lanes go on; any other that finds no place
-        holds the dispatch, or a long one would starve behind small holes. Returns why nobody can go, where that is so.
+        holds the dispatch, or a long one would starve behind small holes. One that is drawn to another place lets one
+        behind it go that is drawn to this one. Returns why nobody can go, where that is so.
         """
         passed: list[Lane] = []
         while (lane := self._next_lane(passed)) is not None:
             entry = lane.head
             assert entry is not None  # noqa: S101 - a lane without a request has no turn
             spot = place(entry)
+            if not isinstance(spot, Hold) and spot.keen is not Keen.KEEN:
+                entry, spot = _keenest(lane, entry, spot, place)
             if spot is Hold.LANE:
                 lane.credit = min(lane.credit, lane.grant)
                 passed.append(lane)
@@ -302,7 +343,7 @@ class PriorityQueue:
         """How many of the highest priority wait."""
         return self.priorities[CRITICAL].depth
 
-    def next(self, place: Callable[[Entry], T | Hold]) -> tuple[Entry, T] | Hold:
+    def next(self, place: Place) -> tuple[Entry, Spot] | Hold:
         """Take out the request whose turn it is, as ``LaneQueue.next`` does.
 
         One that finds no place holds whoever comes after it, but never a critical request.

@@ -32,6 +32,9 @@ HUGE_PROMPT: Final = 32_768
 SOON: Final = 1_000
 """Output tokens that a huge prompt's answer may have for the next huge prompt to wait for its end."""
 
+FRESH: Final = 512
+"""Prompt tokens to be read, from which on the time to the first token is that of reading them."""
+
 WARM: Final = 8
 """Gaps after which bursts can be told from single tokens."""
 
@@ -52,7 +55,7 @@ class Window:
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
         "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own", "preemptions",
-        "reading", "running", "served", "stalls", "standing", "starting", "starts", "stream_answers",
+        "reading", "reading_pace", "running", "served", "stalls", "standing", "starting", "starts", "stream_answers",
         "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens",
         "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
@@ -87,6 +90,7 @@ class Window:
         self.line = Line(LINE_MEMORY)  # through answers in one piece to what was sent after the last step
         self.line_low = Line(LOW_MEMORY)  # through those that had at most a few beside them
         self.base_ttft = LowBase()  # of prompts that are read at once
+        self.reading_pace = LowBase()  # seconds per token of a prompt, of those that are read alone
         self.ttft: deque[tuple[float, float]] = deque(maxlen=256)
         self.cut_at = -inf  # answers to requests sent before are not counted
         self.e2e: float | None = None  # mean seconds of answers in one piece
@@ -245,7 +249,7 @@ class Window:
 class Running:
     """One request in flight whose answer comes in one piece. Also the permit's ``Progress``."""
 
-    __slots__ = ("id", "low", "sent", "ticket", "window")
+    __slots__ = ("cached", "id", "low", "sent", "ticket", "window")
 
     def __init__(self, permit_id: int, ticket: Ticket, window: Window, now: float) -> None:
         self.id = permit_id
@@ -253,6 +257,7 @@ class Running:
         self.window = window
         self.sent = now
         self.low = False  # few were in flight when it was sent
+        self.cached = 0.0  # tokens of its prompt that the backend is thought to have in its cache
 
     def output(self, events: int, now: float) -> None:  # noqa: ARG002 - part of Progress
         """Tell that the backend lives."""
@@ -387,6 +392,9 @@ class Streaming(Running):
         self._seen = window.stream_tokens
         if self.low and not self._reading and window.inflight <= LOW_CONCURRENCY:
             window.base_ttft.add(now - self.sent, doubtful=window.crowded)
+        fresh = self.ticket.work.prompt_tokens - self.cached
+        if fresh >= FRESH and not window.unstarted:
+            window.reading_pace.add((now - self.sent) / fresh)
         if self._objective is not None and self.sent > window.cut_at:
             window.ttft.append((now, (now - self.sent) / self._objective))
 

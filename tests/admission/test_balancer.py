@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.admission.balancer import Balancer, Hold
+from gateway.admission.balancer import Balancer
 from gateway.admission.config import AdmissionConfig, LimitConfig
 from gateway.admission.pool import Books, Pool
+from gateway.admission.spot import Hold
 from gateway.admission.window import Running, Streaming
 from gateway.model import Backend, Ticket
 from tests.admission.helpers import adaptive, config, fixed, ticket

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from gateway.admission.balancer import Hold
 from gateway.admission.config import LaneConfig, LimitConfig, QueueConfig
 from gateway.admission.queue import Entry, PriorityQueue
+from gateway.admission.spot import Hold
 from gateway.model import Hints, Outcome, Permit, Priority, Reason, Rejection, Ticket
-from tests.admission.helpers import LONG, SHORT, Driver, adaptive, config, fixed, ticket
+from tests.admission.helpers import HERE, LONG, SHORT, Driver, adaptive, config, fixed, ticket
 
 CRITICAL, STANDARD, SHEDDABLE = Priority
 PATIENT = (LaneConfig("short", 1000, 2.0, None, 1e6), LaneConfig("long", None, 1.0, None, 1e6))
@@ -25,7 +25,7 @@ def serve(queue: PriorityQueue, arriving: Iterable[Entry], count: int) -> Counte
     """Cost by priority of ``count`` that go, each of them followed by one that comes."""
     cost: Counter[Priority] = Counter()
     for newcomer, _ in zip(arriving, range(count), strict=False):
-        found = queue.next(lambda _: "here")
+        found = queue.next(lambda _: HERE)
         assert not isinstance(found, Hold)
         cost[found[0].ticket.priority] += int(found[0].ticket.work.cost)
         queue.push(newcomer)

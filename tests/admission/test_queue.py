@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.admission.balancer import Hold
 from gateway.admission.config import LaneConfig, QueueConfig
 from gateway.admission.queue import Calendar, Entry, LaneQueue
-from tests.admission.helpers import LONG, SHORT, ticket
+from gateway.admission.spot import Hold, Spot
+from tests.admission.helpers import HERE, LONG, SHORT, ticket
 
 # ------------------------------------------------------------------------------------------------------- calendar
 
@@ -71,7 +71,7 @@ class Queue:
         self.queue.push(entry)
         return entry
 
-    def pop(self, place: Callable[[Entry], str | Hold] = lambda _: "here") -> Entry | Hold:
+    def pop(self, place: Callable[[Entry], Spot | Hold] = lambda _: HERE) -> Entry | Hold:
         found = self.queue.next(place)
         if isinstance(found, Hold):
             return found
@@ -156,8 +156,8 @@ def test_a_head_that_does_not_fit_the_tokens_holds_the_dispatch() -> None:
     large = queue.push(500, lane=1)
     queue.push(10)
 
-    def place(entry: Entry) -> str | Hold:
-        return Hold.TOKENS if entry is large else "here"
+    def place(entry: Entry) -> Spot | Hold:
+        return Hold.TOKENS if entry is large else HERE
 
     served = [queue.pop(place) for _ in range(3)]
     assert served.count(Hold.TOKENS) >= 2
@@ -170,8 +170,8 @@ def test_a_lane_that_is_held_for_its_own_reason_lets_the_others_go() -> None:
     held = queue.push(500, lane=1)
     shorts = [queue.push(10) for _ in range(5)]
 
-    def place(entry: Entry) -> str | Hold:
-        return Hold.LANE if entry is held else "here"
+    def place(entry: Entry) -> Spot | Hold:
+        return Hold.LANE if entry is held else HERE
 
     assert [queue.pop(place) for _ in range(5)] == shorts
     assert queue.pop(place) is Hold.LANE
