@@ -32,6 +32,7 @@ from gateway.brain.words import TICKETS
 from gateway.model import Access, Backend, Outcome, Permit, Route, Shape, Ticket, Usage, WorkEstimate
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Gate
+from gateway.proxy.keys import KeyBook
 
 SHAPE = Shape(Route("chat", Access.ADMIT), model="m", stream=True, prompt_bytes=2000, max_output=200)
 WORK = WorkEstimate(500, 200, 325.0)
@@ -45,7 +46,7 @@ async def brain(path: Path) -> None:
     estimator = Estimator(config.estimator)
     gate = Gate(AdmissionController(config, backends, lambda low, _high: low, estimator))
     setup = Setup(ProxyConfig(host="127.0.0.1", port=0), tuple(backends), None)
-    desks = Desks(path, gate, estimator, (), lambda: setup, lambda: View(gate.down, gate.routes), lambda _name: None)
+    desks = Desks(path, gate, estimator, (), lambda: setup, lambda: View(gate.down, gate.routes), KeyBook(None))
     await desks.start()
     await asyncio.get_running_loop().create_unix_server(_echo, path.with_suffix(".echo"))
     gc.freeze()

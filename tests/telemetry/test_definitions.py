@@ -67,6 +67,7 @@ EXPECTED = {
     "gateway_workers": ("gauge", set()),
     "gateway_access_log_dropped_total": ("counter", set()),
     "gateway_records_dropped_total": ("counter", set()),
+    "gateway_untold_requests_total": ("counter", set()),
     "gateway_build_info": ("gauge", {"version"}),
     "gateway_config_info": ("gauge", {"hash"}),
 }
@@ -117,7 +118,7 @@ def test_every_definition_is_in_a_section() -> None:
 
 def test_what_is_exposed_is_what_is_defined() -> None:
     found = (("kv_bound", "gpu1"),)
-    dropped: dict[str, Any] = {"log_dropped": lambda: 3, "records_dropped": lambda: 4}
+    dropped: dict[str, Any] = {"log_dropped": lambda: 3, "records_dropped": lambda: 4, "untold": lambda: 5}
     process: dict[str, Any] = {"loop_lag": lambda: 0.002, "workers": lambda: 1}
     source = metrics(findings=lambda: found, canary_failures={"gpu1": 1}, **process, **dropped)
     source.observe(record())
@@ -131,7 +132,8 @@ def test_what_is_exposed_is_what_is_defined() -> None:
 
 
 def test_every_help_text_is_the_meaning() -> None:
-    source = metrics(loop_lag=lambda: 0.0, workers=lambda: 1, log_dropped=lambda: 0, records_dropped=lambda: 0)
+    dropped: dict[str, Any] = {"log_dropped": lambda: 0, "records_dropped": lambda: 0, "untold": lambda: 0}
+    source = metrics(loop_lag=lambda: 0.0, workers=lambda: 1, **dropped)
     text = generate_latest(source.registry).decode()
     told = dict(line.removeprefix("# HELP ").split(" ", 1) for line in text.splitlines() if line.startswith("# HELP "))
     assert told == {each.name: each.meaning for each in DEFINITIONS}
