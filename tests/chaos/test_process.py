@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from gateway.proxy.front import raise_descriptor_limit
 from tests.proxy.helpers import (
     CHAT_STREAM,
     SSE_HEAD,
@@ -28,7 +29,8 @@ from tests.proxy.helpers import (
 from tests.real.gateway import GatewayProcess
 from tests.real.process import PATIENCE
 
-STREAMS: Final = 300
+STREAMS: Final = 1000
+ALL_AT_ONCE: Final = 50  # connections, so that none waits in a full backlog
 
 
 class Engine(ScriptedBackend):
@@ -57,17 +59,26 @@ async def engine() -> AsyncIterator[Engine]:
 
 def settings(engine: Engine) -> dict[str, str]:
     limit = {"name": "engine", "url": engine.url, "limit": 2 * STREAMS}
-    return {"backends": json.dumps([limit]), "drain_grace": "20", "lanes": "all", "max_wait": "20"}
+    return {
+        "backends": json.dumps([limit]),
+        "drain_grace": "20",
+        "lanes": "all",
+        "max_wait": "60",
+        "queue_max_requests": str(STREAMS),
+    }
 
 
 async def begun(gateway: GatewayProcess, engine: Engine) -> list[RawClient]:
-    """Streams of which each has its first event."""
-    clients = [await RawClient.connect(gateway.url) for _ in range(STREAMS)]
-    for client in clients:
-        await client.send(request(body=CHAT_STREAM))
-    for client in clients:
-        assert (await client.head()).status == 200
-        assert await client.chunk() == event("first")
+    """Streams, of which each has its first event."""
+    clients: list[RawClient] = []
+    while len(clients) < STREAMS:
+        some = [await RawClient.connect(gateway.url) for _ in range(ALL_AT_ONCE)]
+        for client in some:
+            await client.send(request(body=CHAT_STREAM))
+        for client in some:
+            assert (await client.head()).status == 200
+            assert await client.chunk() == event("first")
+        clients += some
     assert sum(message.method == "POST" for message in engine.requests) == STREAMS
     return clients
 
@@ -107,6 +118,7 @@ async def serves(gateway: GatewayProcess) -> bool:
 async def test_no_signal_makes_a_stream_look_whole_that_is_not(
     engine: Engine, tmp_path: Path, signals: tuple[int, ...], ends: set[str], code: int
 ) -> None:
+    raise_descriptor_limit()  # of this process, which has both ends
     gateway = GatewayProcess(tmp_path, settings(engine))
     try:
         await asyncio.to_thread(gateway.wait_until_ready)
