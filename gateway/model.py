@@ -143,7 +143,8 @@ class Ticket:
     count their retries. ``body_bytes`` is what it holds in memory while it waits. ``avoid`` names backends that
     cannot serve this very request: too small for it, or already found unreachable. ``weight`` is its client's share
     of a lane, against that of another client. ``session`` names what it belongs together with (a conversation, a user),
-    empty where nothing does: such requests go to one backend where that is asked for.
+    empty where nothing does: such requests go to one backend where that is asked for. ``tried`` counts backends that it
+    was sent to already and that processed nothing of it; ``refused``: the last of them had no room.
     """
 
     id: int
@@ -158,6 +159,8 @@ class Ticket:
     priority: Priority = Priority.STANDARD
     weight: float = 1.0
     session: str = ""
+    tried: int = 0
+    refused: bool = False
 
     @property
     def reading(self) -> float:
@@ -562,6 +565,9 @@ class BackendState:
     silence: float = 0.0  # seconds without a byte from any running request; 0 while nothing runs
     hints: Hints = field(default_factory=Hints)  # the engine's own gauges, ``hints_age`` seconds old
     engine: EngineState | None = None
+    choices: Mapping[str, int] = field(default_factory=dict)  # why -> requests sent to it
+    prompt_tokens: int = 0  # of answers that say how many of them were cached
+    cached_tokens: int = 0  # those
 
 
 @dataclass(frozen=True, slots=True)

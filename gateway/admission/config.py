@@ -112,6 +112,7 @@ class BalanceConfig:
     affinity: Affinity = Affinity.NONE
     bound: float = 0.25
     patience: float = 1.0
+    failovers: float = 0.05  # share of requests that may be tried on another backend, of all that come
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from gateway.admission.tuning import Tuning
 from gateway.admission.window import TICK, Running, Streaming
 from gateway.model import (
     Backend,
+    Choice,
     GatewayState,
     Health,
     Hints,
@@ -126,6 +127,10 @@ class AdmissionController:
         self._pool.enter(books, running, now)
         self._stay_awake(now)
         return Permit(self._permits, session, backend, now, running)
+
+    def rest(self, backend: str, seconds: float, now: float) -> None:
+        """An engine asked not to be sent anything for so long (its Retry-After): while others are sound, it is not."""
+        self._pool.rest(backend, seconds, now)
 
     def note_health(self, backend: str, health: Health, now: float) -> list[Verdict]:
         """Take the prober's finding."""
@@ -321,8 +326,9 @@ class AdmissionController:
     def _admit(self, ticket: Ticket, now: float) -> Verdict | None:
         """The verdict that can be given at once; None where the request waits."""
         retry = self._shedder.attempt(ticket, now)
-        if self._draining:
-            return self._shedder.refuse(ticket, Reason.DRAINING, 1.0, now)
+        if self._draining or self._shedder.exhausted(ticket):
+            reason = Reason.DRAINING if self._draining else Reason.RETRY_BUDGET
+            return self._shedder.refuse(ticket, reason, 1.0, now)
         books = self._pool.serving(ticket.shape.model, ticket.avoid)
         if not books:
             return self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now)
@@ -330,10 +336,10 @@ class AdmissionController:
         lane = self._lane_of(ticket)
         group.note_arrival(ticket, lane, now)
         spot = self._place(ticket, group, lane, now)
-        if spot is not None and spot.keen is not Keen.PATIENT:
-            return self._grant(ticket, group, lane, spot, now)
-        if spot is not None and self._turned_away(ticket, group, lane, now, retry=retry):
-            return self._grant(ticket, group, lane, spot, now)
+        if spot is not None:
+            waits = spot.keen is Keen.PATIENT and not self._turned_away(ticket, group, lane, now, retry=retry)
+            if not waits:
+                return self._grant(ticket, group, lane, spot, now)
         return self._wait(ticket, group, lane, now, retry=retry)
 
     def _place(self, ticket: Ticket, group: Group, lane: int, now: float) -> Spot | None:
@@ -346,6 +352,8 @@ class AdmissionController:
 
     def _wait(self, ticket: Ticket, group: Group, lane: int, now: float, *, retry: bool) -> Rejection | None:
         """Let it wait, or refuse it at the door."""
+        if ticket.refused:
+            return self._shedder.refuse(ticket, Reason.RETRY_BUDGET, 1.0, now)  # only a place at once is better
         prospect = self._prospect(ticket, group, lane, retry=retry)
         reason = self._shedder.reason(ticket, group, self._backlog, prospect, now)
         if reason is not None:
@@ -427,7 +435,9 @@ class AdmissionController:
         self._stay_awake(now)
         if ticket.shape.blocks:
             books.note_prompt(running, spot.matched)
-        permit = Permit(self._permits, ticket, books.name, now, running, spot.choice)
+        choice = Choice.FAILOVER if ticket.tried else spot.choice
+        books.choices[choice.value] += 1
+        permit = Permit(self._permits, ticket, books.name, now, running, choice)
         if self._watcher is not None:
             self._watcher.granted(permit, books.window.outputs)
         return permit

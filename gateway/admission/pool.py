@@ -8,6 +8,7 @@ congestion and moves the limit, never the breaker.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, inf
 from operator import attrgetter
@@ -49,6 +50,9 @@ class Books:
         self.pull = 1.0  # what it can serve, against the others; steady, for it places sessions
         self._ramp = 1.0  # of its limit, while it joins or comes back
         self._rests_until = -inf  # its engine asked for quiet
+        self.choices: Counter[str] = Counter()  # why -> requests sent to it
+        self.prompt_tokens = 0  # of answers that say how many of them were cached
+        self.cached_tokens = 0  # those
         self._stay = 0.0  # seconds that a request stays, lately
         self.window = Window()
         self._law = AdaptiveLimit(config.limit)
@@ -199,8 +203,11 @@ class Books:
         window = self.window
         window.served.add(now - running.sent, running.ticket.work.cost)
         self._stay += 0.1 * (now - running.sent - self._stay) if self._stay else now - running.sent
-        if usage is not None and usage.cached_tokens is not None and running.ticket.shape.blocks:
-            self._caches.correct(self.cache, running.cached, usage.cached_tokens)
+        if usage is not None and usage.cached_tokens is not None:
+            self.prompt_tokens += usage.prompt_tokens or 0
+            self.cached_tokens += usage.cached_tokens
+            if running.ticket.shape.blocks:
+                self._caches.correct(self.cache, running.cached, usage.cached_tokens)
         if running.ticket.shape.stream:
             window.stream_answer(running, usage)
         else:
@@ -331,6 +338,9 @@ class Books:
             limit_min=self._limit_min if self.pinned is None else None,
             silence=self._quiet(now) if self.owing else 0.0,
             hints=self._hints,
+            choices=dict(self.choices),
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
         )
 
 
@@ -475,6 +485,11 @@ class Pool:
         self.running -= 1
         if books.suspect is not was_suspect:
             self._look()
+
+    def rest(self, backend: str, seconds: float, now: float) -> None:
+        """An engine asks not to be sent anything for so long."""
+        self.by_name[backend].rest(seconds, now)
+        self._look()
 
     def note_health(self, backend: str, health: Health) -> None:
         """Take the prober's finding."""

@@ -42,6 +42,7 @@ class Shedder:
         self._config = config
         self._uniform = uniform
         self._budget = RetryBudget(config.shed.retry_budget)
+        self._failovers = RetryBudget(config.balance.failovers)
         self.ledger = Ledger()
 
     def retune(self, config: AdmissionConfig) -> None:
@@ -50,9 +51,16 @@ class Shedder:
 
     def attempt(self, ticket: Ticket, now: float) -> bool:
         """Note an arrival; whether its client asked before."""
+        self._failovers.arrive(retry=ticket.tried > 0, now=now)
+        if ticket.tried:
+            return ticket.attempt > 0  # it came once
         retry = self.ledger.arrive(ticket.fingerprint, now) or ticket.attempt > 0
         self._budget.arrive(retry=retry, now=now)
         return retry
+
+    def exhausted(self, ticket: Ticket) -> bool:
+        """Whether it may not be tried on another backend: too many were, of late, over the whole gateway."""
+        return ticket.tried > 0 and self._failovers.exceeded
 
     def overloaded(self, group: Group, priority: Priority, lane: int, now: float) -> bool:
         """Whether much more has come to this lane of this priority than could be served, and for long."""

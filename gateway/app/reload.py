@@ -33,7 +33,7 @@ _CERTIFICATES: Final = ("tls_ca", "tls_cert", "tls_key")
 LIVE: Final = frozenset({
     *_KEYS, *_LANES, *_LISTENER_TLS, *_CERTIFICATES,
     "backends", "tpot_objective", "log_level", "tls_verify", "forward_client_keys",
-    "load_header", "priority_header", "client_header",
+    "load_header", "priority_header", "client_header", "session_by", "choice_header",
     "max_body_size", "max_request_line", "max_header_size", "max_headers", "client_keepalive", "client_timeout",
     "trusted_proxies", "max_prompt_tokens", "max_output_tokens", "cors", "heartbeat", "inject_usage", "drain_grace",
     "connect_timeout", "connect_attempts", "first_byte_timeout", "answer_timeout", "idle_timeout",

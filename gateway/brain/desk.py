@@ -243,12 +243,12 @@ class Desk:
             self.channel.say(Kind.PERMIT, there, verdict.backend, verdict.granted_at, estimate, choice)
 
     def _leave(self, payload: memoryview) -> None:
-        there, outcome, usage = heard(payload)
+        there, outcome, usage, rest = heard(payload)
         permit = self._held.pop(there)
         self._ended[there] = permit.ticket.id
         if len(self._ended) > _UNCLAIMED:
             del self._ended[next(iter(self._ended))]
-        self._gate.leave(permit, Outcome(outcome), None if usage is None else USAGES.build(usage))
+        self._gate.leave(permit, Outcome(outcome), None if usage is None else USAGES.build(usage), rest)
 
     def _record(self, payload: memoryview) -> None:
         """What is kept of a request until its record comes is kept under the id that it has here."""

@@ -162,8 +162,10 @@ class RemoteGate:
         finally:
             del self._waiting[ticket.id], self._tickets[ticket.id]
 
-    def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+    def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None, rest: float = 0.0) -> None:
         """Give a permit back, exactly once, with what became of it.
+
+        ``rest``: seconds for which the engine asked not to be sent anything.
 
         Raises:
             KeyError: it was given back before.
@@ -171,11 +173,11 @@ class RemoteGate:
         del self._held[permit.ticket.id]
         if outcome is Outcome.COMPLETED and usage is not None:
             self._estimator.learn(permit.ticket.shape, usage, permit.ticket.client)
-        self._give_back(permit.ticket.id, outcome, usage)
+        self._give_back(permit.ticket.id, outcome, usage, rest)
 
-    def _give_back(self, there: int, outcome: Outcome, usage: Usage | None) -> None:
+    def _give_back(self, there: int, outcome: Outcome, usage: Usage | None, rest: float = 0.0) -> None:
         self._tell_outputs()
-        self._channel.say(Kind.LEAVE, there, outcome.value, None if usage is None else USAGES.flat(usage))
+        self._channel.say(Kind.LEAVE, there, outcome.value, None if usage is None else USAGES.flat(usage), rest)
 
     async def knock(self, ticket: Ticket) -> Rejection | None:
         """The refusal that ``enter`` would give at once, if any; nobody waits, and no permit is given."""

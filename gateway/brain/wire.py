@@ -21,7 +21,7 @@ class Kind(IntEnum):
     HELLO = 1  # worker: (pid, requests that it holds permits for: (ticket, backend))
     OFFER = 2  # worker: ticket
     WITHDRAW = 3  # worker: id
-    LEAVE = 4  # worker: (id, outcome, usage or None)
+    LEAVE = 4  # worker: (id, outcome, usage or None, seconds of rest that the engine asked for)
     PROGRESS = 5  # worker: doubles, three to an output: id, events, instant
     RECORD = 6  # worker: record
     PULSE = 7  # worker: (whether it listens, seconds of loop lag, requests in flight, records dropped since the last)

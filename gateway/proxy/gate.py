@@ -43,7 +43,7 @@ class Admission(Protocol):
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
         """As ``Gate.enter``."""
 
-    def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+    def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None, rest: float = 0.0) -> None:
         """As ``Gate.leave``."""
 
     async def knock(self, ticket: Ticket) -> Rejection | None:
@@ -145,14 +145,19 @@ class Gate:
         elif isinstance(verdict := future.result(), Permit):
             self.leave(verdict, Outcome.CLIENT_GONE, None)
 
-    def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+    def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None, rest: float = 0.0) -> None:
         """Give a permit back, exactly once, with what became of it.
+
+        ``rest``: seconds for which the engine asked not to be sent anything.
 
         Raises:
             KeyError: it was given back before.
         """
         self.load.finished += 1
-        self._apply(self._controller.settle(permit, outcome, usage, self._clock()))
+        now = self._clock()
+        if rest > 0.0:
+            self._controller.rest(permit.backend, rest, now)
+        self._apply(self._controller.settle(permit, outcome, usage, now))
 
     def note_health(self, backend: str, health: Health) -> None:
         """Pass on the prober's finding."""

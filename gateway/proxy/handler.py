@@ -37,13 +37,13 @@ from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.keys import KeyBook, unknown_key
 from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, Written
 from gateway.proxy.load import HEADER as LOAD_HEADER
-from gateway.proxy.relay import FAILURES, End, Relay, Wire
+from gateway.proxy.relay import BUSY, FAILURES, End, Relay, Wire
 from gateway.proxy.trust import Trust
 from gateway.proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 
-_BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529: overloaded
+CHOICE_HEADER: Final = "X-Gateway-Backend"
 _CARD: Final = f"{MODELS}/"
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -126,7 +126,8 @@ class Handler:
         wire = self._wire(call, await call.read_body(self._config, self._memory))
         call.timeline.read = self._clock()
         content_type = call.request.headers.get("Content-Type", "")
-        shape = call.dialect.read_request(call.record.route, content_type, wire.body)
+        blocks = self._config.hash_prompts and len(self._upstreams) > 1
+        shape = call.dialect.read_request(call.record.route, content_type, wire.body, blocks=blocks)
         call.record.route = shape.route  # where engines share a path, the body told whose it is
         _hold_to_models(call, shape)
         if call.record.route.access is Access.ADMIT:
@@ -202,15 +203,21 @@ class Handler:
                 ticket = call.record.ticket = verdict.ticket
                 call.record.lane = self._gate.lane(ticket)
             if isinstance(verdict, Rejection):
+                if ticket.tried and verdict.reason is Reason.RETRY_BUDGET:
+                    break  # what the last backend did is the better answer
                 return self._reject(call, verdict)
             relay, end = await self._permitted(call, shape, wire, verdict)
-            if end is not End.CONNECT_FAILED:
+            if end is not End.CONNECT_FAILED and not relay.unread:
                 return _finished(relay, end)
-            ticket = replace(ticket, avoid=ticket.avoid | {verdict.backend})
+            avoid, tried = ticket.avoid | {verdict.backend}, ticket.tried + 1
+            ticket = replace(ticket, avoid=avoid, tried=tried, refused=relay.unread)
         raise _failure(end)
 
     async def _permitted(self, call: Call, shape: Shape, wire: Wire, permit: Permit) -> tuple[Relay, End]:
         call.timeline.admitted = permit.granted_at
+        call.record.choice = permit.choice
+        if self._config.choice_header:
+            wire.rates = (*call.rates, (CHOICE_HEADER, f"{permit.backend}; {permit.choice.value}"))
         relay = self._relay(call, shape, wire, permit)
         outcome = Outcome.CLIENT_GONE  # what it is where the task is cancelled
         try:
@@ -221,7 +228,7 @@ class Handler:
             raise
         finally:
             call.note(relay, permit.backend, outcome)
-            self._gate.leave(permit, outcome, relay.usage)
+            self._gate.leave(permit, outcome, relay.usage, relay.rest)
         return relay, end
 
     async def _bypass(self, call: Call, shape: Shape, wire: Wire, upstreams: Sequence[Upstream]) -> Written:
@@ -264,6 +271,7 @@ class Handler:
             body_bytes=len(body),
             priority=call.priority(self._config),
             weight=call.weight,
+            session=call.session(self._config, shape, client),
         )
         call.record.ticket = ticket
         call.record.lane = self._gate.lane(ticket)
@@ -382,7 +390,7 @@ def decide(end: End, relay: Relay) -> Outcome:
     """What became of a relayed request; a client that left is known by its cancelled task."""
     if end is not End.COMPLETE:
         return _ENDS[end]
-    if relay.status in _BUSY:
+    if relay.status in BUSY:
         return Outcome.BACKEND_BUSY
     if relay.status >= HTTPStatus.INTERNAL_SERVER_ERROR and relay.status != HTTPStatus.NOT_IMPLEMENTED:
         return Outcome.BACKEND_ERROR

@@ -18,7 +18,7 @@ from aiohttp import web
 from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
 from gateway.dialects.request import name_of
-from gateway.model import Access, Outcome, Priority, Record, Route, Timeline, fixed
+from gateway.model import Access, Outcome, Priority, Record, Route, Shape, Timeline, fixed
 from gateway.proxy.bodies import BodyMemory, Lease
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import CORS, ClientTerms, Rates, come_back, listed, own_reply
@@ -130,6 +130,21 @@ class Call:
         if said is None:
             return own
         return said if self.account is None else max(own, said)
+
+    def session(self, config: ProxyConfig, shape: Shape, client: str) -> str:
+        """What it belongs together with, by the first of the configured names that it has; empty where it has none."""
+        for source in config.session_by:
+            if source == "conversation":
+                named = shape.conversation
+            elif source == "user":
+                named = shape.user
+            elif source == "key":
+                named = client
+            else:
+                named = self.request.headers.get(source.removeprefix("header:"))
+            if named:
+                return _clean(named)[:_ID_LIMIT]
+        return ""
 
     @property
     def weight(self) -> float:

@@ -32,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})  # RFC 9110 9.2.2
 _OUT_OF_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
+BUSY: Final = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE, 529})  # 529: overloaded
+_DIGITS: Final = 6
 _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
 
@@ -137,6 +139,8 @@ class Relay:
         self.bytes_out = 0
         self.attempts = 0
         self.error: str | None = None
+        self.rest = 0.0  # seconds for which the backend asked not to be sent anything
+        self.unread = False  # the backend was full, and surely processed nothing of the request
         self.cut = False  # the client's connection must be aborted, not closed
 
     # -- the handler's side -----------------------------------------------------------------------------------------
@@ -159,7 +163,7 @@ class Relay:
         try:
             connection = connection or await upstream.connect()
         except TurnedAway as error:
-            self.error = str(error)
+            self.error, self.unread = str(error), True
             return End.TURNED_AWAY
         except OSError as error:
             self.error = f"no connection to the backend: {str(error) or type(error).__name__}"
@@ -220,6 +224,8 @@ class Relay:
         self._timeline.headers = now
         self._wire.let_go()
         self._held = head
+        if head.status in BUSY:
+            self.rest = _seconds(head.get(b"retry-after"))
         if self._wire.upgrade:
             self.keep_alive = False
             if head.status == HTTPStatus.SWITCHING_PROTOCOLS:
@@ -277,6 +283,7 @@ class Relay:
         if stale and connection is not None and (self._wire.terms.method in _IDEMPOTENT or connection.unreached()):
             self._finish(End.STALE)
         elif connection is not None and connection.turned_away():
+            self.unread = connection.unreached()
             self._fail(End.TURNED_AWAY, error)
         else:
             self._fail(End.LOST, error)
@@ -479,6 +486,11 @@ FAILURES: Final = {
     End.IDLE: ("Nobody said anything for too long.", HTTPStatus.REQUEST_TIMEOUT, "idle"),
     End.SILENT: ("The backend sent nothing for too long.", HTTPStatus.GATEWAY_TIMEOUT, "gateway_timeout"),
 }
+
+
+def _seconds(retry_after: str) -> float:
+    """``Retry-After`` where it is in seconds (RFC 9110 10.2.3); 0 for a date, which engines do not send."""
+    return float(retry_after) if retry_after.isdecimal() and len(retry_after) <= _DIGITS else 0.0
 
 
 def _duration(name: str, seconds: float) -> str:

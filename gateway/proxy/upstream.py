@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         # A backend that gives both framings means chunks (RFC 9112 6.3); what leaves here has one.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
-        self._acked = bytes_acked(transport) if self.reused else None
+        self._acked = bytes_acked(transport) if self.reused or self._pool.closes_when_full else None
         if len(body) <= _COALESCE:
             transport.write(head + body)
         else:

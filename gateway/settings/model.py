@@ -12,13 +12,21 @@ from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from gateway.admission.config import BreakerConfig, EstimatorConfig, LimitConfig, QueueConfig, ShedConfig
+from gateway.admission.config import (
+    BalanceConfig,
+    BreakerConfig,
+    EstimatorConfig,
+    LimitConfig,
+    QueueConfig,
+    ShedConfig,
+)
 from gateway.settings.values import (
     ApiKeys,
     Backends,
     Buckets,
     Bytes,
     Discover,
+    Draws,
     File,
     Flag,
     Header,
@@ -36,6 +44,7 @@ from gateway.settings.values import (
     Replicas,
     Seconds,
     Secret,
+    SessionSources,
     SharedBy,
     Text,
     Tokens,
@@ -54,6 +63,7 @@ _QUEUE: Final = QueueConfig()
 _SHED: Final = ShedConfig()
 _ESTIMATOR: Final = EstimatorConfig()
 _BREAKER: Final = BreakerConfig()
+_BALANCE: Final = BalanceConfig()
 
 
 class _Engines(BaseModel):
@@ -63,9 +73,10 @@ class _Engines(BaseModel):
     host:port; it names the engine in metrics and logs), `kind` (the engine family; default `auto`: found out by
     asking, see engines.md), `models` (default: whatever is asked), `api_key` (sent as bearer token in place of the
     client's), `limit` (a fixed concurrency instead of the adaptive one), `max_model_len` (its context length in
-    tokens; default: as vLLM says it in /v1/models), `weight`, `management_url` and
-    `metrics_url` (where an engine has its health and its gauges on ports of their own, as MindIE has), and
-    `tls_verify`, `tls_ca`, `tls_cert`, `tls_key`, which take the place of the settings of that name for this engine.
+    tokens; default: as vLLM says it in /v1/models), `weight`, `tier` (0 to 9; engines of a higher tier are used while
+    those of the lower ones have no room), `management_url` and `metrics_url` (where an engine has its health and its
+    gauges on ports of their own, as MindIE has), and `tls_verify`, `tls_ca`, `tls_cert`, `tls_key`, which take the
+    place of the settings of that name for this engine.
     """
 
     backends: Backends = Field(
@@ -90,6 +101,42 @@ class _Engines(BaseModel):
     )
     discover_api_key: Secret | None = Field(
         default=None, description="Sent as a bearer token to every engine that is found."
+    )
+
+
+class _Balance(BaseModel):
+    """Which engine, where several serve a request. See affinity.md."""
+
+    affinity: Draws = Field(
+        default=_BALANCE.affinity.value,
+        description="What draws a request to one engine before others. none: nothing, each goes to the emptiest for "
+        "its limit. session: requests of one session go together. prefix: a request goes where most of its prompt is "
+        "cached already, and where none is, as with sessions.",
+    )
+    affinity_bound: Annotated[Ratio, Gt(0), Le(10)] = Field(
+        default=_BALANCE.bound,
+        description="An engine that has more in flight than its fair share and so much of it again draws nobody.",
+    )
+    affinity_patience: Annotated[Seconds, Ge(0)] = Field(
+        default=_BALANCE.patience,
+        description="The longest a request waits for the engine that it is drawn to while another has room; never "
+        "longer than the prefill takes that it saves. 0: it does not.",
+    )
+    session_by: SessionSources = Field(
+        default=("conversation", "user"),
+        description="What names the session of a request, the first that it has: a header, `conversation`, "
+        "`prompt_cache_key` or `previous_response_id` of the body, `user`, or who its API key says it is.",
+        examples=["header:x-session-id,conversation,user", "key"],
+    )
+    failover_budget: Annotated[Ratio, Ge(0), Le(1)] = Field(
+        default=_BALANCE.failovers,
+        description="Share of requests that may be tried on another engine, where nothing of them was processed on the "
+        "first. Beyond it, and a few, they fail.",
+    )
+    choice_header: Flag = Field(
+        default=False,
+        description="Answers say which engine served them and why: X-Gateway-Backend: NAME; headroom, prefix, session, "
+        "spill or failover.",
     )
 
 
@@ -535,6 +582,7 @@ class _Emulator(BaseModel):
 
 SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Engines", _Engines),
+    ("Several engines", _Balance),
     ("Listeners", _Listeners),
     ("API keys", _Keys),
     ("Objectives", _Objectives),
@@ -567,6 +615,7 @@ class Settings(
     _Objectives,
     _Keys,
     _Listeners,
+    _Balance,
     _Engines,
     BaseSettings,
 ):

@@ -6,6 +6,8 @@ from typing import Final
 
 from gateway.admission.config import (
     AdmissionConfig,
+    Affinity,
+    BalanceConfig,
     BreakerConfig,
     EstimatorConfig,
     LaneConfig,
@@ -36,6 +38,7 @@ def backends(settings: Settings) -> tuple[Backend, ...]:
             limit=backend.limit,
             max_model_len=backend.max_model_len,
             weight=backend.weight,
+            tier=backend.tier,
             management_url=backend.management_url,
             metrics_url=backend.metrics_url,
             tls=BackendTls(backend.tls_verify, backend.tls_ca, backend.tls_cert, backend.tls_key),
@@ -73,7 +76,12 @@ def _terms(entry: KeySettings) -> KeyTerms:
 def admission_config(settings: Settings) -> AdmissionConfig:
     """Everything that decides."""
     return AdmissionConfig(
-        _limit(settings), _queue(settings), _shed(settings), _estimator(settings), _breaker(settings)
+        _limit(settings),
+        _queue(settings),
+        _shed(settings),
+        _estimator(settings),
+        _breaker(settings),
+        _balance(settings),
     )
 
 
@@ -149,4 +157,13 @@ def _breaker(settings: Settings) -> BreakerConfig:
         cooldown=settings.breaker_cooldown,
         cooldown_max=settings.breaker_cooldown_max,
         silence=settings.breaker_silence,
+    )
+
+
+def _balance(settings: Settings) -> BalanceConfig:
+    return BalanceConfig(
+        affinity=Affinity(settings.affinity),
+        bound=settings.affinity_bound,
+        patience=settings.affinity_patience,
+        failovers=settings.failover_budget,
     )

@@ -241,6 +241,7 @@ class BackendSettings(BaseModel):
     limit: Annotated[int, Ge(1)] | None = None
     max_model_len: Annotated[int, Ge(1)] | None = None
     weight: Annotated[float, AllowInfNan(False), Gt(0)] = 1.0
+    tier: Annotated[int, Ge(0), Le(9)] = 0
     management_url: _Url | None = None
     metrics_url: _Url | None = None
     tls_verify: bool | None = None
@@ -259,6 +260,7 @@ BACKEND_FIELDS: Final = {
     "limit": "a whole number of at least 1",
     "max_model_len": "a whole number of tokens",
     "weight": "a number above 0",
+    "tier": "a whole number from 0 to 9",
     "management_url": _HTTP_URL,
     "metrics_url": _HTTP_URL,
     "tls_verify": "true or false",
@@ -471,6 +473,24 @@ def parse_networks(value: object) -> object:
     return () if items == ["none"] else tuple(str(ip_network(item)) for item in items)
 
 
+SESSION_SOURCES: Final = ("conversation", "user", "key")
+
+
+def parse_sources(value: object) -> object:
+    """``header:x-session-id, user`` -> ("header:x-session-id", "user"): what names a session, the first that is there.
+
+    Raises:
+        ValueError: with the one that is wrong.
+    """
+    if not isinstance(value, str):
+        return value
+    items = tuple(item.strip() for item in value.split(",") if item.strip())
+    for item in items:
+        if item not in SESSION_SOURCES and not re.fullmatch(r"header:[!#$%&'*+.^_`|~0-9A-Za-z-]+", item):
+            raise ValueError(f"{item!r} names no session")
+    return items
+
+
 def parse_buckets(value: object) -> object:
     """``{"queue_wait_seconds": [0.1, 1, 10]}`` -> {"queue_wait_seconds": (0.1, 1.0, 10.0)}.
 
@@ -520,6 +540,13 @@ Port = Annotated[
     Le(65535),
     Kind("a port number (0: any free port)"),
 ]
+SessionSources = Annotated[
+    tuple[str, ...],
+    NoDecode,
+    BeforeValidator(parse_sources),
+    Kind("header:NAME, conversation, user or key, or several separated by commas", "", ",".join),
+]
+Draws = Annotated[Literal["none", "session", "prefix"], Kind("none, session or prefix")]
 Networks = Annotated[
     tuple[str, ...],
     NoDecode,

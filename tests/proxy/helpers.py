@@ -351,6 +351,7 @@ class CountingController(AdmissionController):
         self.queue: dict[int, Ticket] = {}
         self.offered: list[Ticket] = []
         self.granted: list[Permit] = []
+        self.rests: list[tuple[str, float]] = []
         self.settled: list[tuple[Permit, Outcome, Usage | None]] = []
         self.refuse: Reason | None = None
         self.capacity = 1_000_000
@@ -404,6 +405,9 @@ class CountingController(AdmissionController):
         del self.running[permit.id]
         self.settled.append((permit, outcome, usage))
         return self.dispatch(now)
+
+    def rest(self, backend: str, seconds: float, now: float) -> None:  # noqa: ARG002 - no timing here
+        self.rests.append((backend, seconds))
 
     def note_health(self, backend: str, health: Health, now: float) -> list[Verdict]:  # noqa: ARG002 - no timing here
         self.health[backend].append(health)

@@ -72,7 +72,7 @@ def test_backends_take_all_fields_in_json(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv(
         "GATEWAY_BACKENDS",
         '[{"name": "a", "url": "https://x/", "kind": "mindie", "models": ["m"],'
-        ' "api_key": "k", "limit": 3, "max_model_len": 4096, "weight": 2, "management_url": "https://x:1026/",'
+        ' "api_key": "k", "limit": 3, "max_model_len": 4096, "weight": 2, "tier": 1, "management_url": "https://x:1026/",'
         ' "metrics_url": "https://x:1027", "tls_verify": false}]',
     )
     (backend,) = load().settings.backends
@@ -86,6 +86,7 @@ def test_backends_take_all_fields_in_json(monkeypatch: pytest.MonkeyPatch) -> No
         "max_model_len": 4096,
         "limit": 3,
         "weight": 2.0,
+        "tier": 1,
         "management_url": "https://x:1026",
         "metrics_url": "https://x:1027",
         "tls_verify": False,
