@@ -97,6 +97,7 @@ class Service:
             log_dropped=self._access_log.dropped if self._access_log else None,
             records_dropped=self._record_file.dropped if self._record_file else None,
             untold=lambda: self.gateway.front.records_dropped,
+            connections_refused=lambda: self.gateway.front.connections_refused,
             findings=self._monitor.findings.causes,
             canary_failures=canaries.failures,
         )

@@ -64,7 +64,8 @@ class Desks:
         self._server: asyncio.AbstractServer | None = None
         self._told: tuple[Setup, View] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self.records_dropped = 0  # of all workers that were ever here
+        self.records_dropped = 0  # by all workers that were ever here
+        self.connections_refused = 0  # the same
         self.nobody = asyncio.Event()
         self.nobody.set()
 
@@ -266,8 +267,9 @@ class Desk:
 
     def _note_pulse(self, payload: memoryview) -> None:
         pulse = self.pulse
-        pulse.listens, pulse.loop_lag, pulse.in_flight, dropped = heard(payload)
+        pulse.listens, pulse.loop_lag, pulse.in_flight, dropped, refused = heard(payload)
         self._desks.records_dropped += dropped
+        self._desks.connections_refused += refused
 
     def _knock(self, payload: memoryview) -> None:
         there = TICKETS.loads(payload)

@@ -89,6 +89,11 @@ class Reception:
         """Finished requests that workers could not tell of."""
         return self.desks.records_dropped
 
+    @property
+    def connections_refused(self) -> int:
+        """Clients that workers turned away as soon as they connected."""
+        return self.desks.connections_refused
+
     def prefer(self, kinds: Collection[str]) -> None:
         """Workers find out from the engines that they are told of."""
 

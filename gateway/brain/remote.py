@@ -55,6 +55,7 @@ class RemoteGate:
         on_view: Callable[[View], None],
         lag: Callable[[], float],
         in_flight: Callable[[], int],
+        refused: Callable[[], int],
         estimator: Estimator,
     ) -> None:
         self._path = path
@@ -62,6 +63,7 @@ class RemoteGate:
         self._on_view = on_view
         self._lag = lag
         self._in_flight = in_flight
+        self._refused = refused
         self._estimator = estimator
         self._channel = Channel()
         self._view = EMPTY
@@ -75,6 +77,7 @@ class RemoteGate:
         self._gone = asyncio.Event()
         self._told = asyncio.Event()
         self._records_dropped = 0  # since the last pulse that found the brain
+        self._refused_told = 0
         self.listens = False
         self.draining = False
 
@@ -123,9 +126,11 @@ class RemoteGate:
 
     def pulse(self) -> None:
         """Say how this process is."""
-        self._channel.say(Kind.PULSE, self.listens, self._lag(), self._in_flight(), self._records_dropped)
         if self._channel.open:
-            self._records_dropped = 0
+            refused = self._refused()
+            since = self._records_dropped, refused - self._refused_told
+            self._channel.say(Kind.PULSE, self.listens, self._lag(), self._in_flight(), *since)
+            self._records_dropped, self._refused_told = 0, refused
 
     def _lost(self) -> None:
         for there, future in list(self._waiting.items()):

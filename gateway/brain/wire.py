@@ -24,7 +24,8 @@ class Kind(IntEnum):
     LEAVE = 4  # worker: (id, outcome, usage or None, seconds of rest that the engine asked for)
     PROGRESS = 5  # worker: doubles, three to an output: id, events, instant
     RECORD = 6  # worker: record
-    PULSE = 7  # worker: (whether it listens, seconds of loop lag, requests in flight, records dropped since the last)
+    PULSE = 7  # worker: (whether it listens, seconds of loop lag, requests in flight; since the last: records dropped,
+    # connections refused)
     KNOCK = 8  # worker: ticket
     CHARGE = 9  # worker: (id, name of the key, tokens)
     REFUND = 10  # worker: (name of the key, reserved, used, refused)

@@ -42,7 +42,15 @@ class Worker:
         self._config = config
         self._setup = Setup(config, tuple(backends), keys)
         self._upstreams = {backend.name: Upstream(backend, config) for backend in backends}
-        self._gate = RemoteGate(str(path), self._take, self._see, self._lag, lambda: self.front.in_flight, estimator)
+        self._gate = RemoteGate(
+            str(path),
+            self._take,
+            self._see,
+            self._lag,
+            lambda: self.front.in_flight,
+            lambda: self.front.connections_refused,
+            estimator,
+        )
         self.front = Front(config, backends, self._upstreams, self._gate, estimator, (self._gate,), keys, shared=True)
         self._changes: set[asyncio.Task[None]] = set()
 

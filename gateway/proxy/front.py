@@ -13,6 +13,7 @@ from gateway.dialects.base import EngineDialect
 from gateway.dialects.registry import standard
 from gateway.model import Backend, Observer
 from gateway.proxy.config import ProxyConfig
+from gateway.proxy.descriptors import raise_limit
 from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Admission
 from gateway.proxy.handler import Handler
@@ -24,8 +25,6 @@ from gateway.proxy.upstream import Upstream, reconfigure
 _log = logging.getLogger(__name__)
 
 _UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut requests to give back what they hold
-_DESCRIPTORS: Final = 65_536  # open files wanted, two to a request
-_FEW: Final = 4_096
 _LAST_WORDS: Final = 0.1  # seconds for requests of connections that were accepted at the last moment
 _HANDSHAKE: Final = 10.0  # seconds that a client has for its part of TLS
 
@@ -73,7 +72,7 @@ class Front:
         Raises:
             OSError: the address cannot be bound.
         """
-        raise_descriptor_limit()
+        raise_limit()
         config = self._config
         self._clients = ClientServer(self._handler, config)
         self._listener = await asyncio.get_running_loop().create_server(
@@ -114,6 +113,11 @@ class Front:
     def records_dropped(self) -> int:
         """Finished requests that other processes could not tell of; there are none."""
         return 0
+
+    @property
+    def connections_refused(self) -> int:
+        """Clients that were turned away as soon as they connected."""
+        return 0 if self._clients is None else self._clients.refused
 
     def prefer(self, kinds: Collection[str]) -> None:
         """Take a body that could be meant for several engines for one of these kinds, which are there."""
@@ -181,17 +185,3 @@ class Front:
             await self._clients.close(_UNWIND)
         for upstream in self._upstreams.values():
             upstream.close()
-
-
-def raise_descriptor_limit() -> None:
-    """Lift the soft limit on open files as far as the hard one allows, and say so where that is little."""
-    try:
-        import resource  # not on Windows
-    except ImportError:
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < _FEW:
-        _log.warning("only %d files may be open at once: about %d requests; raise ulimit -n", wanted, wanted // 2)

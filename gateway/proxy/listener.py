@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final, cast
@@ -19,6 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from gateway.dialects.errors import error_json
 from gateway.proxy.config import ProxyConfig
+from gateway.proxy.descriptors import few_left
 from gateway.proxy.http import ClientTerms, own_reply
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import bytes_acked
@@ -31,6 +34,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[web.BaseRequest], Awaitable["Written"]]
 
 _POLL: Final = 0.02
+_TELL: Final = 10.0  # seconds between two log lines about clients that are turned away
 _LINGER: Final = 10.0  # seconds for which an unwanted body is still read
 _FIELDS: Final = 4  # a whole head may be as large as so many of the largest fields
 _READ_BUFFER: Final = 256 * 1024  # request bodies are taken whole: fewer pauses than with the 64 KiB default
@@ -66,11 +70,12 @@ CUT: Final = Cut(keep_alive=False)
 class ClientConnection(web.RequestHandler):
     """One client's connection. ``relay`` is the exchange that is running on it, if any."""
 
-    __slots__ = ("_body", "_config", "_head", "_linger", "_max_head", "_stall", "relay")
+    __slots__ = ("_body", "_config", "_head", "_linger", "_max_head", "_server", "_stall", "relay")
 
     def __init__(self, server: ClientServer, config: ProxyConfig) -> None:
         self.relay: Relay | None = None
         self._config = config
+        self._server = server
         self._max_head = _FIELDS * config.max_header
         self._head = 0  # bytes of a head that is not whole yet
         self._body: StreamReader | None = None  # of the request that came last
@@ -96,6 +101,20 @@ class ClientConnection(web.RequestHandler):
             # The kernel drops a client that takes nothing for so long, dead or stalled, without a timer of ours.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._config.client_timeout * 1000))
         super().connection_made(transport)
+        if few_left(sock.fileno()):
+            self._turn_away()
+
+    def _turn_away(self) -> None:
+        """There is no room; a request that comes with the connection is not read."""
+        message = "The gateway is out of file descriptors."
+        content_type, body = error_json(HTTPStatus.SERVICE_UNAVAILABLE, message, "out_of_descriptors")
+        terms = ClientTerms(method="", keep_alive=False)
+        headers = (("Retry-After", "1"),)
+        reply = own_reply(HTTPStatus.SERVICE_UNAVAILABLE, headers, content_type, body, terms, keep_alive=False)
+        self._server.note_refused()
+        if self.transport is not None:
+            self.transport.write(reply)
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Parse; a body that breaks the framing it announced is told to its reader, who would wait for the rest."""
@@ -206,6 +225,8 @@ class ClientServer(web.Server):
 
     def __init__(self, handler: Handler, config: ProxyConfig) -> None:
         self._config = config
+        self.refused = 0  # clients that found no file descriptors
+        self._said = -math.inf  # when that was last told
         super().__init__(
             cast("Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]", handler), handler_cancellation=True
         )
@@ -213,6 +234,17 @@ class ClientServer(web.Server):
     def __call__(self) -> ClientConnection:
         """A protocol for a new connection."""
         return ClientConnection(self, self._config)
+
+    def note_refused(self) -> None:
+        """One more client was turned away; now and then that is told."""
+        self.refused += 1
+        now = time.monotonic()
+        if now - self._said >= _TELL:
+            self._said = now
+            _log.error(
+                "clients are turned away, %d by now: nearly all file descriptors are in use; raise ulimit -n",
+                self.refused,
+            )
 
     def reconfigure(self, config: ProxyConfig) -> None:
         """Go on with other settings for connections to come."""

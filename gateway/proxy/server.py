@@ -54,6 +54,10 @@ class Door(Protocol):
     def records_dropped(self) -> int:
         """As ``Front.records_dropped``."""
 
+    @property
+    def connections_refused(self) -> int:
+        """As ``Front.connections_refused``."""
+
     def prefer(self, kinds: Collection[str]) -> None:
         """As ``Front.prefer``."""
 

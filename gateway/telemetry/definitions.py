@@ -411,6 +411,12 @@ RECORDS_DROPPED: Final = _counter(
     meaning="Lines of the record file that were lost: the disk is full or too slow.",
     action="Free the disk. Serving is not touched, nor is the live report.",
 )
+CONNECTIONS_REFUSED: Final = _counter(
+    "gateway_connections_refused_total",
+    meaning="Clients that got 503 as soon as they connected, as nearly all file descriptors are in use"
+    " (process_open_fds, process_max_fds).",
+    action="Raise ulimit -n, LimitNOFILE or the container's limit: two to a request, one to an idle connection.",
+)
 UNTOLD: Final = _counter(
     "gateway_untold_requests_total",
     meaning="Finished requests of which a relaying process could not tell the deciding one, as that was gone or did"
@@ -454,6 +460,7 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
             LOG_DROPPED,
             RECORDS_DROPPED,
             UNTOLD,
+            CONNECTIONS_REFUSED,
             BUILD_INFO,
             CONFIG_INFO,
         ),

@@ -106,13 +106,14 @@ class Metrics:
         log_dropped: Callable[[], int] | None = None,
         records_dropped: Callable[[], int] | None = None,
         untold: Callable[[], int] | None = None,
+        connections_refused: Callable[[], int] | None = None,
         findings: Callable[[], Iterable[tuple[str, str | None]]] = tuple,
         canary_failures: Mapping[str, int] | None = None,
     ) -> None:
         """``loop_lag`` gives seconds (LoopLag), ``workers`` the processes that relay.
 
         The dropped are lines lost (AccessLog.dropped, RecordFile.dropped), ``untold`` requests of which no process that
-        relays could tell.
+        relays could tell, ``connections_refused`` clients that were turned away before they asked.
         ``findings`` gives the cause and the backend of each finding of the diagnosis, ``canary_failures`` counts them
         by backend and is read at each scrape.
         """
@@ -128,6 +129,7 @@ class Metrics:
             (names.LOG_DROPPED, log_dropped),
             (names.RECORDS_DROPPED, records_dropped),
             (names.UNTOLD, untold),
+            (names.CONNECTIONS_REFUSED, connections_refused),
         )
         self._models = Bounded(config.max_models, config.models)
         self._clients = Bounded(config.max_clients)

@@ -73,11 +73,14 @@ def brain_process() -> Iterator[Path]:
             process.wait()
 
 
+def _ignore(_said: object) -> None:
+    pass
+
+
 async def asking(path: Path) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     settings = AdmissionConfig()
-    gate = RemoteGate(
-        str(path), lambda _setup: None, lambda _view: None, lambda: 0.0, lambda: 0, Estimator(settings.estimator)
-    )
+    estimator = Estimator(settings.estimator)
+    gate = RemoteGate(str(path), _ignore, _ignore, lambda: 0.0, lambda: 0, lambda: 0, estimator)
     await gate.start()
 
     async def ask(number: int) -> None:

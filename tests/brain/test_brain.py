@@ -70,7 +70,8 @@ async def opened(brain: Brain) -> AsyncIterator[Brain]:
 async def worker(path: Path) -> AsyncIterator[RemoteGate]:
     setups: list[Setup] = []
     views: list[View] = []
-    gate = RemoteGate(str(path), setups.append, views.append, lambda: 0.25, lambda: 3, Estimator(config().estimator))
+    estimator = Estimator(config().estimator)
+    gate = RemoteGate(str(path), setups.append, views.append, lambda: 0.25, lambda: 3, lambda: 2, estimator)
     await asyncio.wait_for(gate.start(), 5)
     try:
         yield gate
@@ -220,9 +221,8 @@ async def test_without_the_brain_new_work_is_refused_and_what_runs_is_told_to_th
 @asynccontextmanager
 async def worker_of_a_dying_brain(path: Path) -> AsyncIterator[tuple[RemoteGate, Permit]]:
     async with opened(Brain(path, fixed(1))) as brain:
-        gate = RemoteGate(
-            str(path), lambda _setup: None, lambda _view: None, lambda: 0.0, lambda: 0, Estimator(config().estimator)
-        )
+        estimator = Estimator(config().estimator)
+        gate = RemoteGate(str(path), _ignore, _ignore, lambda: 0.0, lambda: 0, lambda: 7, estimator)
         await gate.start()
         held = await permit(gate, ticket(stream=False))
         waiting = asyncio.create_task(gate.enter(ticket()))
@@ -233,6 +233,10 @@ async def worker_of_a_dying_brain(path: Path) -> AsyncIterator[tuple[RemoteGate,
         yield gate, held
     finally:
         await gate.stop()
+
+
+def _ignore(_said: object) -> None:
+    pass
 
 
 async def test_what_is_known_of_the_backends_reaches_every_worker(path: Path) -> None:
@@ -281,7 +285,7 @@ async def test_requests_that_nobody_could_be_told_of_are_counted_once(path: Path
             gate.pulse()
             gate.observe(record)
             await until(lambda: brain.records)
-            assert brain.desks.records_dropped == 2
+            assert (brain.desks.records_dropped, brain.desks.connections_refused) == (2, 7)
             gate.leave(held, Outcome.COMPLETED, None)
 
 

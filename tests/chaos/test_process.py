@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from gateway.proxy.front import raise_descriptor_limit
+from gateway.proxy.descriptors import raise_limit
 from tests.proxy.helpers import (
     CHAT_STREAM,
     SSE_HEAD,
@@ -27,7 +27,7 @@ from tests.proxy.helpers import (
     request,
 )
 from tests.real.gateway import GatewayProcess
-from tests.real.process import PATIENCE
+from tests.real.process import PATIENCE, eventually
 
 STREAMS: Final = 1000
 ALL_AT_ONCE: Final = 50  # connections, so that none waits in a full backlog
@@ -118,7 +118,7 @@ async def serves(gateway: GatewayProcess) -> bool:
 async def test_no_signal_makes_a_stream_look_whole_that_is_not(
     engine: Engine, tmp_path: Path, signals: tuple[int, ...], ends: set[str], code: int
 ) -> None:
-    raise_descriptor_limit()  # of this process, which has both ends
+    raise_limit()  # of this process, which has both ends
     gateway = GatewayProcess(tmp_path, settings(engine))
     try:
         await asyncio.to_thread(gateway.wait_until_ready)
@@ -155,7 +155,7 @@ async def test_P40_out_of_descriptors_it_lives_on_and_recovers(engine: Engine, t
         assert await serves(gateway)
         before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         opened = sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())  # noqa: ASYNC240 - no disk is read
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened + 6, before[1]))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened + 12, before[1]))
         idle = [await RawClient.connect(gateway.url) for _ in range(5)]
         await asyncio.sleep(0.1)
         refused: Counter[int] = Counter()
@@ -167,10 +167,13 @@ async def test_P40_out_of_descriptors_it_lives_on_and_recovers(engine: Engine, t
                 refused[0] += 1
             client.close()
         assert refused.keys() <= {0, 200, 503}
+        assert refused[503]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
         async with asyncio.timeout(PATIENCE):
             while not await serves(gateway):  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.05)
         assert await asyncio.to_thread(gateway.running) == 0
+        assert sum(gateway.series("gateway_connections_refused_total").values()) > 0
+        await asyncio.to_thread(eventually, lambda: "clients are turned away" in gateway.program.tail(), "it is said")
     finally:
         assert gateway.program.stop() == 0

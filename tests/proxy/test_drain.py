@@ -11,7 +11,7 @@ from typing import Literal
 import pytest
 
 from gateway.model import Outcome, Reason
-from gateway.proxy import front
+from gateway.proxy import descriptors, front
 from gateway.proxy.listener import ClientConnection
 from tests.proxy.helpers import (
     CHAT,
@@ -263,14 +263,14 @@ def test_C20_the_limit_on_open_files_is_raised_or_said_to_be_low(
     calls: list[tuple[int, tuple[int, int]]] = []
     monkeypatch.setattr(resource, "setrlimit", lambda what, limits: calls.append((what, limits)))
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (1024, resource.RLIM_INFINITY))
-    front.raise_descriptor_limit()
+    descriptors.raise_limit()
     assert calls == [(resource.RLIMIT_NOFILE, (65536, resource.RLIM_INFINITY))]
     assert caplog.text == ""
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (256, 512))
     with caplog.at_level(logging.WARNING):
-        front.raise_descriptor_limit()
+        descriptors.raise_limit()
     assert calls[1] == (resource.RLIMIT_NOFILE, (512, 512))
     assert "ulimit -n" in caplog.text
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (100_000, 100_000))
-    front.raise_descriptor_limit()
+    descriptors.raise_limit()
     assert len(calls) == 2

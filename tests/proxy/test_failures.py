@@ -127,6 +127,29 @@ async def test_P40_out_of_descriptors_is_the_gateways_own_trouble(
         assert (await house.ask(request(body=CHAT))).status == 200
 
 
+async def test_P40_who_comes_to_the_last_descriptors_is_told_and_what_was_let_in_goes_on(
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import resource
+
+    engine = await backend(always(reply()))
+    async with open_house(engine) as house:
+        early = await house.client()
+        assert (await early.ask(request(body=CHAT))).status == 200
+        monkeypatch.setattr(resource, "getrlimit", lambda _which: (8, 1024))
+        for _ in range(3):
+            answer = await house.ask(request(body=CHAT))
+            assert answer.status == 503
+            assert error_of(answer)["code"] == "out_of_descriptors"
+            assert answer.get("Connection") == "close"
+        assert (await early.ask(request(body=CHAT))).status == 200
+        assert house.gateway.front.connections_refused == 3
+        assert caplog.text.count("clients are turned away, 1 by now") == caplog.text.count("turned away") == 1
+        monkeypatch.undo()
+        assert (await house.ask(request(body=CHAT))).status == 200
+        assert house.gateway.front.connections_refused == 3
+
+
 # --------------------------------------------------------------------------------------------------------------
 # The request reached the backend, and no answer came
 # --------------------------------------------------------------------------------------------------------------

@@ -68,6 +68,7 @@ EXPECTED = {
     "gateway_access_log_dropped_total": ("counter", set()),
     "gateway_records_dropped_total": ("counter", set()),
     "gateway_untold_requests_total": ("counter", set()),
+    "gateway_connections_refused_total": ("counter", set()),
     "gateway_build_info": ("gauge", {"version"}),
     "gateway_config_info": ("gauge", {"hash"}),
 }
@@ -119,6 +120,7 @@ def test_every_definition_is_in_a_section() -> None:
 def test_what_is_exposed_is_what_is_defined() -> None:
     found = (("kv_bound", "gpu1"),)
     dropped: dict[str, Any] = {"log_dropped": lambda: 3, "records_dropped": lambda: 4, "untold": lambda: 5}
+    dropped["connections_refused"] = lambda: 6
     process: dict[str, Any] = {"loop_lag": lambda: 0.002, "workers": lambda: 1}
     source = metrics(findings=lambda: found, canary_failures={"gpu1": 1}, **process, **dropped)
     source.observe(record())
@@ -133,6 +135,7 @@ def test_what_is_exposed_is_what_is_defined() -> None:
 
 def test_every_help_text_is_the_meaning() -> None:
     dropped: dict[str, Any] = {"log_dropped": lambda: 0, "records_dropped": lambda: 0, "untold": lambda: 0}
+    dropped["connections_refused"] = lambda: 0
     source = metrics(loop_lag=lambda: 0.0, workers=lambda: 1, **dropped)
     text = generate_latest(source.registry).decode()
     told = dict(line.removeprefix("# HELP ").split(" ", 1) for line in text.splitlines() if line.startswith("# HELP "))

@@ -447,6 +447,7 @@ def test_priorities_are_counted_and_shown() -> None:
 
 def test_every_gauge_shows_its_own_figure() -> None:
     own = {"loop_lag": lambda: 0.25, "log_dropped": lambda: 8, "records_dropped": lambda: 6, "untold": lambda: 3}
+    own |= {"connections_refused": lambda: 9}
     source = metrics(gateway_state(overloaded=True, draining=True), **own)
     backend = {
         "gateway_inflight_requests": 7,
@@ -479,6 +480,7 @@ def test_every_gauge_shows_its_own_figure() -> None:
         "gateway_access_log_dropped_total": 8,
         "gateway_records_dropped_total": 6,
         "gateway_untold_requests_total": 3,
+        "gateway_connections_refused_total": 9,
     }
     assert {name: value(source, name) for name in plain} == plain
     changes = "gateway_concurrency_limit_changes_total"
