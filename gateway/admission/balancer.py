@@ -44,6 +44,15 @@ class Field(NamedTuple):
     waiting: int  # requests in the queue before them
 
 
+class Place(NamedTuple):
+    """A backend with room; the least of several is the one to take. ``number`` keeps any two apart."""
+
+    score: float
+    turn: int
+    number: int
+    books: Books
+
+
 class Draw(NamedTuple):
     """Where a request is drawn to: bits of backends, why, and how many blocks of its prompt they have."""
 
@@ -111,7 +120,7 @@ class Balancer:
         best, best_score, hold, roomy = None, inf, Hold.FULL, 0
         serial = self.reads_serially(ticket, lane)
         critical, tokens = ticket.priority is Priority.CRITICAL, ticket.work.tokens
-        places: list[tuple[float, int, Books]] = []
+        places: list[Place] = []
         for books in candidates:
             window = books.window
             inflight = window.inflight
@@ -128,7 +137,7 @@ class Balancer:
                     continue
             score = (inflight + 1) / books.room
             if field is not None:
-                places.append((score, books.turn, books))
+                places.append(Place(score, books.turn, len(places), books))
             if score < best_score or (score == best_score and best is not None and books.turn < best.turn):
                 best, best_score = books, score
         if best is None:
@@ -143,7 +152,7 @@ class Balancer:
     def _drawn(
         self,
         field: Field,
-        places: Sequence[tuple[float, int, Books]],
+        places: Sequence[Place],
         least: Books,
         ticket: Ticket,
         entry: Entry | None,
@@ -154,12 +163,12 @@ class Balancer:
         if draw is None:
             return None
         home = draw.home
-        at_home = [place for place in places if place[2].cache.bit & home]
+        at_home = [place for place in places if place.books.cache.bit & home]
         if at_home:
-            books = min(at_home)[2]
+            books = min(at_home).books
             if self._fair(books, field) or len(at_home) == len(places):
                 return Spot(books, more=True, choice=draw.choice, matched=draw.depth)
-            places = [place for place in places if not place[2].cache.bit & home]
+            places = [place for place in places if not place.books.cache.bit & home]
         books, depth = self._second(places, field, ticket)
         keen = Keen.KEEN if at_home else self._keen(draw, books, depth, field, ticket, entry, now)
         return Spot(books, more=True, choice=Choice.SPILL, keen=keen, matched=depth)
@@ -189,17 +198,17 @@ class Balancer:
             return True
         return inflight * field.share <= (1.0 + self._balance.bound) * (field.inflight + 1) * books.share
 
-    def _second(self, places: Sequence[tuple[float, int, Books]], field: Field, ticket: Ticket) -> tuple[Books, int]:
+    def _second(self, places: Sequence[Place], field: Field, ticket: Ticket) -> tuple[Books, int]:
         """The next best place and how much is cached there: of those within their share, else the emptiest."""
         blocks = ticket.shape.blocks
-        fair = [place for place in places if self._fair(place[2], field)]
+        fair = [place for place in places if self._fair(place.books, field)]
         if not blocks or not fair or self._balance.affinity is not Affinity.PREFIX:
-            return min(places)[2], 0
+            return min(places).books, 0
         bits = 0
-        for _, _, books in fair:
-            bits |= books.cache.bit
+        for place in fair:
+            bits |= place.books.cache.bit
         depth, bits = self._caches.longest(blocks, bits)
-        return min(place for place in fair if place[2].cache.bit & bits)[2], depth
+        return min(place for place in fair if place.books.cache.bit & bits).books, depth
 
     def _keen(
         self, draw: Draw, books: Books, depth: int, field: Field, ticket: Ticket, entry: Entry | None, now: float
