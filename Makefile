@@ -80,7 +80,7 @@ manifests: $(VENV)/.dev ## Write the plain Kubernetes manifests anew from the He
 	$(BIN)/python -m tests.deploy.charts
 
 lock: $(VENV)/.dev ## Renew the versions that the container image is built with
-	$(BIN)/uv pip compile --quiet pyproject.toml --extra otel --universal --python-version 3.11 \
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra otel --extra valkey --universal --python-version 3.11 \
 	  --generate-hashes --no-header --no-annotate --upgrade --output-file deploy/docker/requirements.txt
 
 docs: $(VENV)/.dev ## The documents as a site, in build/site

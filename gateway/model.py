@@ -223,6 +223,28 @@ class Watcher(Protocol):
 
 
 @unique
+class ShareWay(Enum):
+    """How it was decided whether a request fits what its key may do at all gateways together."""
+
+    AHEAD = "ahead"  # by units that were claimed ahead
+    ASKED = "asked"  # by the store's word, for which it waited
+    ALONE = "alone"  # by this gateway's share, without the store
+
+
+@unique
+class ShareFailure(Enum):
+    """Why the store that gateways share was of no use."""
+
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    DENIED = "denied"  # the password, or the rights of its user
+    LOADING = "loading"
+    READONLY = "readonly"  # a replica
+    MEMORY = "memory"
+    ERROR = "error"
+
+
+@unique
 class Reason(Enum):
     """Why a request was refused or thrown out. The values label ``gateway_shed_total``."""
 

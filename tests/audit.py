@@ -19,7 +19,7 @@ from typing import Any, Final
 from packaging.requirements import Requirement
 
 ROOT: Final = "inference-gateway"
-_EXTRAS: Final = ("", "otel")
+_EXTRAS: Final = ("", "otel", "valkey")
 _PATIENCE: Final = 60.0  # seconds in all
 _ANSWER: Final = 5  # seconds for one answer
 

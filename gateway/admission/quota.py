@@ -62,7 +62,7 @@ class Gcra:
 
     __slots__ = ("_full_at", "limit")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: float) -> None:
         self.limit = limit
         self._full_at = 0.0
 
@@ -79,10 +79,21 @@ class Gcra:
         """Take ``units``, or give them back where they are below 0."""
         self._full_at = max(self._full_at, now) + self._seconds(units)
 
+    def empty(self, now: float) -> float:
+        """Seconds until all of it is there again."""
+        return max(0.0, self._full_at - now)
+
+    def set_empty(self, seconds: float, now: float) -> None:
+        """All of it will be there again after so many seconds."""
+        self._full_at = now + seconds
+
+    def left(self, now: float) -> int:
+        """Whole units that may be taken at ``now``."""
+        return max(0, floor((_MINUTE - self.empty(now) + _ROUNDING) * self.limit / _MINUTE))
+
     def standing(self, what: str, now: float) -> Standing:
         """How it stands at ``now``."""
-        empty = max(0.0, self._full_at - now)
-        return Standing(what, self.limit, max(0, floor((_MINUTE - empty + _ROUNDING) * self.limit / _MINUTE)), empty)
+        return Standing(what, floor(self.limit), self.left(now), self.empty(now))
 
     def _seconds(self, units: float) -> float:
         return units * _MINUTE / self.limit

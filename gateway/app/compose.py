@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway import __version__
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
-from gateway.app.configs import config_hash, described, metrics_config, proxy_config
+from gateway.app.configs import config_hash, described, metrics_config, proxy_config, share_config
 from gateway.app.discovery import Discovery, sources
 from gateway.app.exits import StartError
 from gateway.app.reload import Reloader
@@ -37,6 +37,7 @@ from gateway.proxy.gate import Gate
 from gateway.proxy.server import Door, Gateway
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import admission_config, api_keys
+from gateway.sharing.share import Share
 from gateway.telemetry.access_log import AccessLog
 from gateway.telemetry.canary import PROMPTS, CanaryLog
 from gateway.telemetry.clients import Clients
@@ -48,6 +49,7 @@ from gateway.telemetry.loop_lag import LoopLag
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.monitor import Monitor, Sources
 from gateway.telemetry.record_file import RecordFile
+from gateway.telemetry.share import ShareLog
 from gateway.telemetry.window import Window
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Service:
         self._record_file = _record_file(settings)
         self._events = EventLog()
         canaries = CanaryLog(self._events)
+        self._quotas, share_log = _quotas(settings, self._events)
         curves, clients = Curves(settings.curve_age), Clients(settings.diagnosis_window)
         sources = Sources(self._state, window, curves, clients, self._loop_lag, canaries.failing)
         self._monitor = Monitor(sources, self._events, settings.diagnosis_window)
@@ -100,6 +103,7 @@ class Service:
             connections_refused=lambda: self.gateway.front.connections_refused,
             findings=self._monitor.findings.causes,
             canary_failures=canaries.failures,
+            more=() if self._quotas is None else (share_log.collect,),
         )
         recorder = Recorder(window, self._record_file) if self._record_file else Recorder(window)
         self._history = History(self._state)
@@ -131,8 +135,9 @@ class Service:
             CanaryPlan(interval, PROMPTS, canaries.compare) if (interval := settings.canary_interval) else None,
             keys,
             None if meet is None else reception,
+            self._quotas,
         )
-        self._reloader = Reloader(loaded, read or (lambda: loaded), self.gateway, self._tell_change)
+        self._reloader = Reloader(loaded, read or (lambda: loaded), self.gateway, self._tell_change, self._quotas)
         self._discovery = _discovery(settings, self._reloader, lambda: set(self.gateway.tuning.backends))
         self._census = Census(settings.replicas.places, settings.replicas.count, self._share)
         token = settings.admin_token
@@ -170,6 +175,8 @@ class Service:
         settings = self._settings
         if self._state_file:
             self._state_file.load()
+        if self._quotas:
+            await self._quotas.start()
         try:
             await listen(self._open_admin(), settings, "admin_")
             await listen(self.gateway.start(), settings, "")
@@ -228,6 +235,8 @@ class Service:
         if self._state_file:
             await self._state_file.stop()
         await self.gateway.stop()
+        if self._quotas:
+            await self._quotas.stop()
         await self._admin.cleanup()
         self._lag.stop()
         self._history.stop()
@@ -273,6 +282,20 @@ def _record_file(settings: Settings) -> RecordFile | None:
         return RecordFile(path, settings.records_file_size, settings.records_files_kept)
     except OSError as error:
         raise StartError(f"cannot write to {variable('records_file')}={path}: {error.strerror}") from error
+
+
+def _quotas(settings: Settings, events: EventLog) -> tuple[Share | None, ShareLog]:
+    log = ShareLog(events)
+    config = share_config(settings)
+    if config is None:
+        return None, log
+    try:
+        from gateway.sharing.store import RedisStore  # an optional extra
+
+        return Share(config, RedisStore, log), log
+    except ImportError as error:
+        remedy = "pip install 'inference-gateway[valkey]'"
+        raise StartError(f"{variable('share_url')}: {error.name} is not installed: {remedy}") from None
 
 
 def _discovery(settings: Settings, reloader: Reloader, present: Callable[[], set[str]]) -> Discovery:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from gateway.proxy.config import ListenerTls, ProbeConfig, ProxyConfig, TlsConfi
 from gateway.settings import Fault, Loaded, Settings, load, shown, variable
 from gateway.settings.checks import cross_faults
 from gateway.settings.faults import nearest
+from gateway.sharing.base import ShareConfig
 from gateway.telemetry.definitions import DEFINITIONS, Kind
 from gateway.telemetry.metrics import MetricsConfig
 
@@ -41,6 +43,12 @@ def _faults(settings: Settings) -> Iterator[Fault]:
             frozenset({"emulator_profile"}),
         )
 
+    if settings.share_url is not None and importlib.util.find_spec("redis") is None:
+        yield Fault(
+            variable("share_url"),
+            "redis is not installed, expected it: pip install 'inference-gateway[valkey]'",
+            frozenset({"share_url"}),
+        )
     if worker_count(settings) > 1 and not hasattr(socket, "SO_REUSEPORT"):
         yield Fault(
             variable("workers"),
@@ -117,6 +125,20 @@ def _listener_tls(settings: Settings) -> ListenerTls | None:
     if settings.listen_tls_cert is None:
         return None
     return ListenerTls(settings.listen_tls_cert, settings.listen_tls_key, settings.listen_tls_client_ca)
+
+
+def share_config(settings: Settings) -> ShareConfig | None:
+    """With whom quotas of keys are shared, if with anybody."""
+    if settings.share_url is None:
+        return None
+    return ShareConfig(
+        settings.share_url.get_secret_value(),
+        prefix=settings.share_prefix,
+        timeout=settings.share_timeout,
+        block=settings.share_block,
+        lease=settings.share_lease,
+        gateways=settings.share_gateways,
+    )
 
 
 def metrics_config(settings: Settings) -> MetricsConfig:

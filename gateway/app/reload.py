@@ -14,7 +14,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.app.configs import faults_of, proxy_config
+from gateway.app.configs import faults_of, proxy_config, share_config
 from gateway.console.reload import Reloaded
 from gateway.proxy.keys import Keys
 from gateway.proxy.server import Gateway
@@ -22,6 +22,7 @@ from gateway.settings import Loaded, Settings, variable
 from gateway.settings.faults import invalid
 from gateway.settings.plain import api_keys, backends, lanes
 from gateway.settings.values import BackendSettings
+from gateway.sharing.share import Share
 
 _log = logging.getLogger("gateway")
 
@@ -39,6 +40,7 @@ LIVE: Final = frozenset({
     "connect_timeout", "connect_attempts", "first_byte_timeout", "answer_timeout", "idle_timeout",
     "upstream_keepalive", "upstream_max_idle", "models_timeout", "models_interval",
     "probe_interval", "probe_timeout", "probe_failures", "probe_successes",
+    "share_url", "share_timeout", "share_block",
 })  # fmt: skip
 """Settings that a reload puts in effect."""
 
@@ -47,11 +49,17 @@ class Reloader:
     """``read`` gives the settings as they are now; ``tell`` hears of every change, with the backend it is about."""
 
     def __init__(
-        self, loaded: Loaded, read: Callable[[], Loaded], gateway: Gateway, tell: Callable[[str | None, str], None]
+        self,
+        loaded: Loaded,
+        read: Callable[[], Loaded],
+        gateway: Gateway,
+        tell: Callable[[str | None, str], None],
+        share: Share | None = None,
     ) -> None:
         self.loaded = loaded  # what is in effect
         self._read = read
         self._gateway = gateway
+        self._share = share
         self._tell = tell
         self._keys: Keys | None = None
         self._given = loaded.settings.backends  # as the settings had them when they were last read
@@ -121,6 +129,8 @@ class Reloader:
             changed.append("api_keys_file")
         self._put_backends(settings)
         self._put_tuning(before, settings)
+        if self._share and (config := share_config(settings)):
+            self._share.reconfigure(config)
         logging.getLogger().setLevel(settings.log_level.upper())
         present = {backend.name: backend for backend in (*self.loaded.settings.backends, *settings.backends)}
         running = tuple(each for name, each in present.items() if self._is_here(name, settings))
@@ -225,6 +235,8 @@ def merged(running: Loaded, wanted: Loaded) -> tuple[Loaded, list[str]]:
         fixed |= set(_LANES)
     if (old.listen_tls_cert is None) != (new.listen_tls_cert is None):
         fixed |= set(_LISTENER_TLS)
+    if (old.share_url is None) != (new.share_url is None):
+        fixed.add("share_url")
     if bool(old.backends) != bool(new.backends):
         fixed.add("backends")
     update = {name: getattr(new, name) for name in Settings.model_fields if name not in fixed}

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.admission.estimator import Estimator
+from gateway.admission.quota import Account
 from gateway.brain.setup import Setup
 from gateway.brain.view import View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
 from gateway.model import Observer, Outcome, Permit, Record, Rejection, Ticket, Verdict
-from gateway.proxy.gate import Gate
+from gateway.proxy.gate import Charged, Gate
 from gateway.proxy.keys import KeyBook
 
 _log = logging.getLogger(__name__)
@@ -172,6 +173,7 @@ class Desk:
         self._held: dict[int, Permit] = {}  # by the id there
         self._ended: dict[int, int] = {}  # id there -> id here, until its record comes
         self._charged: dict[str, int] = {}  # requests that run on each key
+        self._charging: set[asyncio.Task[None]] = set()  # those that wait for what other gateways have used
         self._does: dict[Kind, Callable[[memoryview], Any]] = {
             Kind.HELLO: self._hello,
             Kind.OFFER: self._offer,
@@ -197,9 +199,11 @@ class Desk:
             self._gate.withdraw(here)
         for permit in self._held.values():
             self._gate.leave(permit, Outcome.CLIENT_GONE, None)
+        for charging in self._charging:
+            charging.cancel()
         for name, count in self._charged.items():
             if account := self._keys.account(name):
-                account.in_flight -= count
+                self._gate.abandon(account, count)
         self._waiting.clear()
         self._held.clear()
         self._charged.clear()
@@ -278,22 +282,33 @@ class Desk:
 
     def _charge(self, payload: memoryview) -> None:
         there, name, tokens = heard(payload)
-        account, now = self._keys.account(name), self._gate.now()
+        account = self._keys.account(name)
         if account is None:  # the key was taken away meanwhile, or is not asked for any more
             self.channel.say(Kind.CHARGED, there, None, None if self._keys.closed else ())
-            return
-        shortage = account.enter(tokens, now)
+        elif charged := self._gate.charge_now(account, tokens):
+            self._charge_is(there, name, charged)
+        else:
+            task = asyncio.create_task(self._charge_later(there, account, tokens))
+            self._charging.add(task)
+            task.add_done_callback(self._charging.discard)
+
+    async def _charge_later(self, there: int, account: Account, tokens: int) -> None:
+        self._charge_is(there, account.terms.name, await self._gate.charge_later(account, tokens))
+
+    def _charge_is(self, there: int, name: str, charged: Charged) -> None:
+        shortage, standings = charged
         if shortage is None:
             self._charged[name] = self._charged.get(name, 0) + 1
         said = None if shortage is None else (shortage.reason.value, shortage.wait)
-        standings = [(each.what, each.limit, each.remaining, each.reset) for each in account.standings(now)]
-        self.channel.say(Kind.CHARGED, there, said, standings)
+        self.channel.say(
+            Kind.CHARGED, there, said, [(each.what, each.limit, each.remaining, each.reset) for each in standings]
+        )
 
     def _refund(self, payload: memoryview) -> None:
         name, reserved, used, refused = heard(payload)
         if self._charged.get(name) and (account := self._keys.account(name)):
             self._charged[name] -= 1
-            account.leave(reserved, used, self._gate.now(), refused=refused)
+            self._gate.refund(account, reserved, used, refused=refused)
 
 
 def _refusal(rejection: Rejection) -> tuple[str, float, bool | None]:

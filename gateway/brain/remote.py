@@ -69,7 +69,8 @@ class RemoteGate:
         self._view = EMPTY
         self._waiting: dict[int, asyncio.Future[Verdict]] = {}
         self._tickets: dict[int, Ticket] = {}  # of those that wait
-        self._asked: dict[int, asyncio.Future[Any]] = {}  # knocks and charges
+        # Knocks and charges, and what becomes of the answer to one whose client has left.
+        self._asked: dict[int, tuple[asyncio.Future[Any], Callable[[Any], None]]] = {}
         self._held: dict[int, Permit] = {}  # by the ticket's id
         self._outputs = bytearray()
         self._gathering: asyncio.TimerHandle | None = None
@@ -136,7 +137,7 @@ class RemoteGate:
         for there, future in list(self._waiting.items()):
             if not future.done():
                 future.set_result(self._without_brain(self._tickets[there]))
-        for asked in self._asked.values():
+        for asked, _ in self._asked.values():
             if not asked.done():
                 asked.set_result(None)
         self._asked.clear()
@@ -203,8 +204,14 @@ class RemoteGate:
         Raises:
             Revoked: the key was taken away, of which this process has not heard yet.
         """
-        payload = marshal.dumps((ticket.id, account.terms.name, ticket.work.tokens))
-        said = await self._ask(ticket.id, Kind.CHARGE, payload) if self._channel.open else None
+        name, tokens = account.terms.name, ticket.work.tokens
+
+        def give_back(said: Any) -> None:
+            if said is not None and said[0] is None:
+                self._channel.say(Kind.REFUND, name, tokens, 0, True)
+
+        payload = marshal.dumps((ticket.id, name, tokens))
+        said = await self._ask(ticket.id, Kind.CHARGE, payload, give_back) if self._channel.open else None
         if said is None:
             return None, ()  # nothing passes without the brain: ``enter`` says so
         shortage, standings = said
@@ -219,14 +226,19 @@ class RemoteGate:
         """End a request that ``charge`` began; one that was ``refused`` gives everything back."""
         self._channel.say(Kind.REFUND, account.terms.name, reserved, used, refused)
 
-    async def _ask(self, there: int, kind: Kind, payload: bytes) -> Any:
+    async def _ask(
+        self, there: int, kind: Kind, payload: bytes, unwanted: Callable[[Any], None] = lambda _: None
+    ) -> Any:
+        """The answer, None where the brain is lost; ``unwanted`` gets it if its client leaves meanwhile."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._asked[there] = future
+        self._asked[there] = future, unwanted
         self._channel.send(kind, payload)
         try:
             return await future
-        finally:
-            self._asked.pop(there, None)
+        except BaseException:
+            if future.done() and not future.cancelled():
+                unwanted(future.result())
+            raise
 
     def observe(self, record: Record) -> None:
         """Hand a finished request to those who watch, in the brain."""
@@ -275,8 +287,10 @@ class RemoteGate:
             self._on_setup(Setup.loads(payload))
         else:
             there, *said = heard(payload)
-            asked = self._asked.pop(there, None)
-            if asked is not None and not asked.done():
+            asked, unwanted = self._asked.pop(there)
+            if asked.done():
+                unwanted(said)
+            else:
                 asked.set_result(said)
 
     def _permit(

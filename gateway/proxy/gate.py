@@ -24,6 +24,9 @@ from gateway.proxy.load import LoadReport
 
 _TIMER_SLACK: Final = 0.001  # uvloop rounds to milliseconds: fire after the instant, not before
 
+Charged = tuple[Shortage | None, Sequence[Standing]]
+"""Why a request of a key's holder may not begin, if so, and how the rates of the key stand then."""
+
 
 class Waiter(Protocol):
     """Who waits for a verdict: a future, or another process."""
@@ -49,7 +52,7 @@ class Admission(Protocol):
     async def knock(self, ticket: Ticket) -> Rejection | None:
         """As ``Gate.knock``."""
 
-    async def charge(self, account: Account, ticket: Ticket) -> tuple[Shortage | None, Sequence[Standing]]:
+    async def charge(self, account: Account, ticket: Ticket) -> Charged:
         """As ``Gate.charge``.
 
         Raises:
@@ -76,12 +79,34 @@ class Admission(Protocol):
         """How full the gateway is, as the header of ``gateway.proxy.load`` says it."""
 
 
-class Gate:
-    """The one caller of the controller. ``clock`` gives monotonic seconds."""
+class Quotas(Protocol):
+    """Where what keys have used is counted, if several gateways count together."""
 
-    def __init__(self, controller: AdmissionController, clock: Callable[[], float] = time.monotonic) -> None:
+    def enter_now(self, account: Account, tokens: int) -> Charged | None:
+        """Begin a request, or say why not; None: that takes ``enter``."""
+
+    async def enter(self, account: Account, tokens: int) -> Charged:
+        """The same, however long it takes. Cancelling gives back what was taken."""
+
+    def leave(self, account: Account, reserved: int, used: int, *, refused: bool) -> None:
+        """As ``Account.leave``."""
+
+    def abandon(self, account: Account, requests: int) -> None:
+        """As ``Gate.abandon``."""
+
+
+class Gate:
+    """The one caller of the controller. ``clock`` gives monotonic seconds; without ``quotas`` it counts by itself."""
+
+    def __init__(
+        self,
+        controller: AdmissionController,
+        clock: Callable[[], float] = time.monotonic,
+        quotas: Quotas | None = None,
+    ) -> None:
         self._controller = controller
         self._clock = clock
+        self._quotas = quotas
         self._waiting: dict[int, Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
@@ -118,18 +143,36 @@ class Gate:
         self._arm()
         return permit
 
-    async def charge(self, account: Account, ticket: Ticket) -> tuple[Shortage | None, Sequence[Standing]]:
+    async def charge(self, account: Account, ticket: Ticket) -> Charged:
         """Begin a request of a key's holder, or say why not; and how the rates of the key stand then."""
+        tokens = ticket.work.tokens
+        return self.charge_now(account, tokens) or await self.charge_later(account, tokens)
+
+    def charge_now(self, account: Account, tokens: int) -> Charged | None:
+        """The same for who must not wait; None: that takes ``charge_later``."""
+        if self._quotas is not None:
+            return self._quotas.enter_now(account, tokens)
         now = self._clock()
-        return account.enter(ticket.work.tokens, now), tuple(account.standings(now))
+        return account.enter(tokens, now), tuple(account.standings(now))
+
+    async def charge_later(self, account: Account, tokens: int) -> Charged:
+        """What ``charge_now`` could not say; cancelling gives back what was taken."""
+        assert self._quotas is not None  # noqa: S101 - else it was said
+        return await self._quotas.enter(account, tokens)
 
     def refund(self, account: Account, reserved: int, used: int, *, refused: bool) -> None:
         """End a request that ``charge`` began; one that was ``refused`` gives everything back."""
-        account.leave(reserved, used, self._clock(), refused=refused)
+        if self._quotas is not None:
+            self._quotas.leave(account, reserved, used, refused=refused)
+        else:
+            account.leave(reserved, used, self._clock(), refused=refused)
 
-    def now(self) -> float:
-        """The instant, on the clock by which everything here is decided."""
-        return self._clock()
+    def abandon(self, account: Account, requests: int) -> None:
+        """So many requests that ``charge`` began are gone, and nobody can say what they took."""
+        if self._quotas is not None:
+            self._quotas.abandon(account, requests)
+        else:
+            account.in_flight -= requests
 
     async def knock(self, ticket: Ticket) -> Rejection | None:
         """The refusal that ``enter`` would give at once, if any; nobody waits, and no permit is given."""

@@ -17,7 +17,7 @@ from gateway.proxy.brain import Brain
 from gateway.proxy.canary import CanaryPlan
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.front import Front
-from gateway.proxy.gate import Gate
+from gateway.proxy.gate import Gate, Quotas
 from gateway.proxy.keys import KeyBook, Keys
 from gateway.proxy.upstream import Upstream
 
@@ -97,8 +97,11 @@ class Gateway:
         canary: CanaryPlan | None = None,
         keys: Keys | None = None,
         door: Callable[[Gate], Door] | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """Compose; nothing is opened before ``start``. Without ``canary`` none are sent; ``keys`` None: none needed.
+
+        Without ``quotas`` what keys have used is counted here alone.
 
         ``door`` makes another one than the listener for clients, which then needs neither observers nor keys from here.
 
@@ -108,7 +111,7 @@ class Gateway:
         self._config = config
         self._upstreams = upstreams = {backend.name: Upstream(backend, config) for backend in backends}
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        gate = Gate(controller)
+        gate = Gate(controller, quotas=quotas)
         self.front: Door = (
             Front(config, backends, upstreams, gate, estimator, observers, keys) if door is None else door(gate)
         )

@@ -40,12 +40,14 @@ from gateway.settings.values import (
     Networks,
     Number,
     Port,
+    Prefix,
     Ratio,
     Replicas,
     Seconds,
     Secret,
     SessionSources,
     SharedBy,
+    StoreUrl,
     Text,
     Tokens,
     Url,
@@ -194,6 +196,43 @@ class _Keys(BaseModel):
         default=False,
         description="Send clients' keys on to engines that have no `api_key` of their own, although the gateway asks "
         "for keys itself.",
+    )
+
+
+class _Share(BaseModel):
+    """What API keys have used, counted by several gateways together: see shared-quotas.md.
+
+    The store is a Valkey or Redis, 6.2 or newer, and needs the extra `inference-gateway[valkey]`. It keeps no keys and
+    no requests, only counts under hashes of the names of keys. Without it each gateway holds a key to a part of its
+    quotas, and nothing else changes. A reload puts another URL, timeout or block in effect.
+    """
+
+    share_url: StoreUrl | None = Field(
+        default=None,
+        description="The store. Unset: each gateway counts by itself. A certificate authority of one's own: "
+        "?ssl_ca_certs=FILE.",
+        examples=["redis://valkey:6379/0", "rediss://gateway:PASSWORD@valkey.example.com:6380/0"],
+    )
+    share_prefix: Prefix = Field(
+        default="gateway", description="How the names in the store begin; gateways with the same one share."
+    )
+    share_timeout: Annotated[Seconds, Gt(0), Le(5)] = Field(
+        default=0.05,
+        description="Time that the store has to answer, and the longest that a request waits for it. Beyond it, each "
+        "gateway keeps to its part of the quotas until the store answers again.",
+    )
+    share_block: Annotated[Ratio, Ge(0), Le(0.5)] = Field(
+        default=0.05,
+        description="Part of a quota that a gateway claims ahead for a busy key, so that its requests do not wait for "
+        "the store; never more than an eighth of what is left. 0: each request asks.",
+    )
+    share_lease: Annotated[Seconds, Ge(0.5), Le(60)] = Field(
+        default=10.0,
+        description="Silence after which the places (`max_in_flight`) of a gateway are given to others.",
+    )
+    share_gateways: Annotated[Whole, Ge(1)] = Field(
+        default=1,
+        description="How many gateways share, for one that starts while there is no store; else the store tells.",
     )
 
 
@@ -585,6 +624,7 @@ SECTIONS: Final[tuple[tuple[str, type[BaseModel]], ...]] = (
     ("Several engines", _Balance),
     ("Listeners", _Listeners),
     ("API keys", _Keys),
+    ("Quotas of several gateways", _Share),
     ("Objectives", _Objectives),
     ("Clients", _Clients),
     ("Talking to the engines", _Upstream),
@@ -613,6 +653,7 @@ class Settings(
     _Upstream,
     _Clients,
     _Objectives,
+    _Share,
     _Keys,
     _Listeners,
     _Balance,

@@ -10,7 +10,7 @@ from enum import Enum, unique
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, AllowInfNan, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
@@ -28,6 +28,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)(b?)", re.IGNORECASE)
 _SECRET_NAME: Final = re.compile(r"key|token|secret|password|authorization|credential", re.IGNORECASE)
 _LANE_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
+_STORE_OPTIONS: Final = frozenset({"db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -515,6 +516,26 @@ def _printable(value: SecretStr) -> SecretStr:
     return value
 
 
+def _store_url(value: SecretStr) -> SecretStr:
+    """Raises ValueError where redis-py would not take it, without saying what was given: it may hold a password."""
+    parts = urlsplit(value.get_secret_value())
+    if parts.scheme not in {"redis", "rediss", "unix"}:
+        raise ValueError("another scheme than redis, rediss or unix")
+    if parts.scheme == "unix" and not parts.path:
+        raise ValueError("no path of a socket")
+    if parts.scheme != "unix" and (not parts.hostname or not re.fullmatch(r"/?\d*", parts.path)):
+        raise ValueError("no host, or a database that is no number")
+    try:
+        port = parts.port
+    except ValueError:
+        raise ValueError("a port that is none") from None
+    if port == 0:
+        raise ValueError("a port that is none")
+    if unknown := parse_qs(parts.query, keep_blank_values=True).keys() - _STORE_OPTIONS:
+        raise ValueError(f"a query with other names than {', '.join(sorted(_STORE_OPTIONS))} ({len(unknown)} of them)")
+    return value
+
+
 Seconds = Annotated[
     float,
     BeforeValidator(parse_duration),
@@ -560,6 +581,16 @@ Networks = Annotated[
 Secret = Annotated[
     SecretStr, AfterValidator(_printable), Kind("a text of printable ASCII without spaces", "", lambda _: MASK)
 ]
+StoreUrl = Annotated[
+    SecretStr,
+    AfterValidator(_store_url),
+    Kind(
+        "redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix:///SOCKET, with USER:PASSWORD@ where needed",
+        "",
+        lambda url: _without_credentials(url.get_secret_value()),
+    ),
+]
+Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,64}$"), Kind("up to 64 letters, digits and any of . _ : -")]
 Lanes = Annotated[
     tuple[tuple[str, int | None], ...],
     NoDecode,

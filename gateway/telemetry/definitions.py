@@ -424,6 +424,42 @@ UNTOLD: Final = _counter(
     action="While it grows, the deciding process has ended (the log says why) or its core is full:"
     " gateway_event_loop_lag_seconds.",
 )
+SHARE_UP: Final = _gauge(
+    "gateway_share_up",
+    meaning="1 while what API keys have used is counted with other gateways in a store (GATEWAY_SHARE_URL).",
+    action="0: each gateway holds keys to its own share of their quotas. gateway_share_failures_total says why; see "
+    "the store, and the runbook on clients that get 429.",
+)
+SHARE_GATEWAYS: Final = _gauge(
+    "gateway_share_gateways",
+    meaning="Gateways that share, as the store last told, with this one; without it each takes that part of a quota.",
+    action="Fewer than there are: one does not reach the store, or has another GATEWAY_SHARE_PREFIX.",
+)
+SHARE_DECISIONS: Final = _counter(
+    "gateway_share_decisions_total",
+    "way",
+    meaning="Requests of keys let in or refused: by what was claimed ahead, by the store's word for which they waited "
+    "(asked), or by this gateway's share alone.",
+    action="Many asked, and a slow store: raise GATEWAY_SHARE_BLOCK. Keys near their bounds ask, whatever is claimed.",
+)
+SHARE_CLAIMS: Final = _counter(
+    "gateway_share_claims_total",
+    meaning="Claims for keys that the store answered; several go in one turn.",
+    action="As many as requests: most keys are near their bounds, or the block is too small.",
+)
+SHARE_FAILURES: Final = _counter(
+    "gateway_share_failures_total",
+    "reason",
+    meaning="Times that the store was of no use: unreachable, timeout (GATEWAY_SHARE_TIMEOUT), denied (password or "
+    "rights), loading, readonly (a replica), memory (full), error (anything else; see the log).",
+    action="Once, while another one takes over: meant. Again and again: what the reason says.",
+)
+SHARE_ROUND_TRIP: Final = _histogram(
+    "gateway_share_round_trip_seconds",
+    edges=OVERHEAD_EDGES,
+    meaning="From a turn of claims to its answer; whoever is decided as asked waits for up to two.",
+    action="Above 0.002: the store is far or busy; keys near their bounds wait so long for each request.",
+)
 BUILD_INFO: Final = _gauge(
     "gateway_build_info", "version", meaning="Always 1.", action="Differs between replicas during a roll-out only."
 )
@@ -464,6 +500,10 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
             BUILD_INFO,
             CONFIG_INFO,
         ),
+    ),
+    (
+        "Shared quotas",
+        (SHARE_UP, SHARE_GATEWAYS, SHARE_DECISIONS, SHARE_CLAIMS, SHARE_FAILURES, SHARE_ROUND_TRIP),
     ),
 )
 DEFINITIONS: Final = tuple(definition for _, section in SECTIONS for definition in section)

@@ -109,13 +109,14 @@ class Metrics:
         connections_refused: Callable[[], int] | None = None,
         findings: Callable[[], Iterable[tuple[str, str | None]]] = tuple,
         canary_failures: Mapping[str, int] | None = None,
+        more: Iterable[Callable[[], Iterable[Metric]]] = (),
     ) -> None:
         """``loop_lag`` gives seconds (LoopLag), ``workers`` the processes that relay.
 
         The dropped are lines lost (AccessLog.dropped, RecordFile.dropped), ``untold`` requests of which no process that
         relays could tell, ``connections_refused`` clients that were turned away before they asked.
         ``findings`` gives the cause and the backend of each finding of the diagnosis, ``canary_failures`` counts them
-        by backend and is read at each scrape.
+        by backend and is read at each scrape. ``more`` give families of their own.
         """
         config = config or MetricsConfig()
         self._state = state
@@ -125,6 +126,7 @@ class Metrics:
         self._workers = workers
         self._findings = findings
         self._canary_failures = {} if canary_failures is None else canary_failures
+        self._more = tuple(more)
         self._dropped = (
             (names.LOG_DROPPED, log_dropped),
             (names.RECORDS_DROPPED, records_dropped),
@@ -276,6 +278,8 @@ class Metrics:
         yield from _of_backends(state)
         yield from _of_lanes(state)
         yield from self._of_process(state)
+        for each in self._more:
+            yield from each()
 
     def _of_process(self, state: GatewayState) -> Iterator[Metric]:
         arrivals = _family(names.RETRY_ARRIVALS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,14 +12,14 @@ import pytest
 
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
-from gateway.admission.quota import Account, KeyTerms, Revoked
+from gateway.admission.quota import Account, KeyTerms, Revoked, Standing
 from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
 from gateway.brain.view import View
 from gateway.model import Backend, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
-from gateway.proxy.gate import Gate
+from gateway.proxy.gate import Charged, Gate, Quotas
 from gateway.proxy.keys import KeyBook, Keys
 from tests.admission.helpers import CHAT, config, fixed, ticket
 
@@ -28,12 +29,12 @@ Work = Callable[[], None]
 class Brain:
     """A gate with desks, as the brain's process has them."""
 
-    def __init__(self, path: Path, *backends: Backend, keys: Keys | None = None) -> None:
+    def __init__(self, path: Path, *backends: Backend, keys: Keys | None = None, quotas: Quotas | None = None) -> None:
         self.records: list[Record] = []
         settings = config()
         self.estimator = Estimator(settings.estimator)
         self.controller = AdmissionController(settings, backends, lambda low, _high: low, self.estimator)
-        self.gate = Gate(self.controller)
+        self.gate = Gate(self.controller, quotas=quotas)
         self.keys = KeyBook(keys)
         self.desks = Desks(path, self.gate, self.estimator, [self], self.setup, self.view, self.keys)
 
@@ -125,7 +126,7 @@ async def test_outputs_reach_the_law(path: Path) -> None:
         given = await permit(gate)
         assert brain.gate.state().backends[0].unstarted == 1
         for turn in range(3):
-            given.progress.output(2, brain.gate.now() + turn)
+            given.progress.output(2, time.monotonic() + turn)
         await until(lambda: not brain.gate.state().backends[0].unstarted)
         (books,) = brain.controller._pool.books
         assert books.window.outputs == 1 + 2 + 2  # what comes with the first token is not counted twice
@@ -135,7 +136,7 @@ async def test_outputs_reach_the_law(path: Path) -> None:
 async def test_outputs_are_told_before_the_end(path: Path) -> None:
     async with opened(Brain(path, fixed(2))) as brain, worker(path) as gate:
         given = await permit(gate)
-        given.progress.output(1, brain.gate.now())
+        given.progress.output(1, time.monotonic())
         gate.leave(given, Outcome.COMPLETED, Usage(1, 1))
         await until(lambda: not brain.running)
         (books,) = brain.controller._pool.books
@@ -306,6 +307,106 @@ async def test_a_key_has_one_account_for_all_workers(path: Path) -> None:
             await until(lambda: not account.in_flight)
             assert (await other.charge(Account(terms), ticket()))[0] is None
         await until(lambda: not account.in_flight)  # its worker died
+
+
+class Counted:
+    """Quotas that several gateways share: whether a request fits is said when the test says so."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        self.told = asyncio.Event()
+        self.asked = 0
+
+    def enter_now(self, account: Account, tokens: int) -> Charged | None:
+        assert account.terms.name == "team"
+        assert tokens > 0
+        return None
+
+    async def enter(self, account: Account, tokens: int) -> Charged:
+        assert account.terms.name == "team"
+        self.asked += 1
+        await self.told.wait()
+        self.running += 1
+        return None, (Standing("tokens", 1000, 1000 - tokens, 1.0),)
+
+    def leave(self, account: Account, reserved: int, used: int, *, refused: bool) -> None:
+        assert account.terms.name == "team"
+        assert reserved >= used >= 0
+        self.running -= 1
+        assert refused or self.told.is_set()
+
+    def abandon(self, account: Account, requests: int) -> None:
+        assert account.terms.name == "team"
+        self.running -= requests
+
+
+async def test_a_worker_may_wait_for_what_other_gateways_have_used(path: Path) -> None:
+    terms, quotas = KeyTerms("team", tokens_per_minute=1000), Counted()
+    async with opened(Brain(path, fixed(4), keys={b"hash": terms}, quotas=quotas)):
+        async with worker(path) as gate:
+            waiting = [asyncio.create_task(gate.charge(Account(terms), ticket())) for _ in range(2)]
+            await until(lambda: quotas.asked == 2)
+            permit = await asyncio.wait_for(gate.enter(ticket()), 5)
+            assert isinstance(permit, Permit), "nobody else waits for them"
+            gate.leave(permit, Outcome.COMPLETED, None)
+            quotas.told.set()
+            for shortage, standings in await asyncio.gather(*waiting):
+                assert shortage is None
+                assert [each.what for each in standings] == ["tokens"]
+            assert quotas.running == 2
+            gate.refund(Account(terms), 10, 5, refused=False)
+            await until(lambda: quotas.running == 1)
+        await until(lambda: not quotas.running)  # its worker is gone
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_client_that_leaves_while_its_key_is_charged_is_charged_nothing(path: Path, told: bool) -> None:
+    terms, quotas = KeyTerms("team", tokens_per_minute=1000), Counted()
+    async with opened(Brain(path, fixed(4), keys={b"hash": terms}, quotas=quotas)), worker(path) as gate:
+        waiting = asyncio.create_task(gate.charge(Account(terms), ticket()))
+        await until(lambda: quotas.asked)
+        if told:
+            quotas.told.set()
+            await until(lambda: waiting.done() or gate._asked == {})
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        if waiting.cancelled():
+            quotas.told.set()
+        else:
+            gate.refund(Account(terms), 10, 0, refused=True)
+        await until(lambda: quotas.told.is_set() and not quotas.running)
+
+
+async def test_a_worker_that_dies_while_its_keys_are_charged_is_charged_nothing(path: Path) -> None:
+    terms, quotas = KeyTerms("team", tokens_per_minute=1000), Counted()
+    async with opened(Brain(path, fixed(4), keys={b"hash": terms}, quotas=quotas)) as brain:
+        async with worker(path) as gate:
+            waiting = asyncio.create_task(gate.charge(Account(terms), ticket()))
+            await until(lambda: quotas.asked)
+        waiting.cancel()
+        await until(lambda: not brain.desks.pulses)
+        quotas.told.set()
+        await asyncio.sleep(0.02)
+        assert not quotas.running
+
+
+async def test_a_client_that_leaves_as_its_key_is_charged_gives_it_back(path: Path) -> None:
+    terms = KeyTerms("team", requests_per_minute=100, max_in_flight=1)
+    brain = Brain(path, fixed(4), keys={b"hash": terms})
+    account = brain.keys.account("team")
+    assert account is not None
+    async with opened(brain), worker(path) as gate:
+        for turns in range(4):
+            charging = asyncio.create_task(gate.charge(Account(terms), ticket()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if charging.cancel():
+                await asyncio.gather(charging, return_exceptions=True)
+            else:
+                gate.refund(Account(terms), 200, 0, refused=True)
+            await asyncio.sleep(0.02)
+            assert not account.in_flight
+            assert next(account.standings(time.monotonic())).remaining == 100
 
 
 async def test_a_key_that_was_taken_away_is_refused_though_the_worker_has_not_heard_of_it(path: Path) -> None:

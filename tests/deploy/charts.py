@@ -45,6 +45,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "backends": [{"url": "http://gpu1:8000", "limit": 32}, {"url": "https://npu1:1025", "kind": "mindie"}],
     "settings": {"tpot_objective": "100ms", "limit_max": 1_000_000, "cors": False, "log_format": "plain"},
     "envFromSecret": "gateway-secrets",
+    "share": {"urlFromSecret": {"name": "gateway-store"}},
     "extraEnv": [
         {"name": "GATEWAY_ADMIN_TOKEN", "valueFrom": {"secretKeyRef": {"name": "gateway", "key": "token"}}},
     ],

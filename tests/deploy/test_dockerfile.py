@@ -42,7 +42,8 @@ def test_everything_is_pinned() -> None:
 def test_the_lock_has_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     locked = dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", LOCK.read_text(), re.MULTILINE))
-    for asked in map(Requirement, (*project["dependencies"], *project["optional-dependencies"]["otel"])):
+    extras = project["optional-dependencies"]
+    for asked in map(Requirement, (*project["dependencies"], *extras["otel"], *extras["valkey"])):
         assert asked.name in locked, "run: make lock"
         assert asked.specifier.contains(locked[asked.name], prereleases=True), f"{asked}: run: make lock"
 

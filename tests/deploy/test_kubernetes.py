@@ -101,7 +101,12 @@ def pod(manifests: list[dict[str, Any]]) -> dict[str, Any]:
 
 def settings(manifests: list[dict[str, Any]]) -> dict[str, str]:
     (container,) = pod(manifests)["containers"]
-    return {variable["name"]: variable["value"] for variable in container["env"] if "value" in variable}
+    return {
+        variable["name"]: variable["value"]
+        for variable in container["env"]
+        if "value" in variable
+        if "value" in variable
+    }
 
 
 @pytest.mark.parametrize("path", list(GOLDENS), ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -267,6 +272,17 @@ def test_gateways_that_share_engines_find_each_other() -> None:
         assert "GATEWAY_REPLICAS" not in settings(documents(rendered(alone)))
 
 
+def test_a_store_is_shared_by_all_replicas_and_its_password_stays_in_a_secret() -> None:
+    plain = settings(documents(rendered(BASE | {"replicas": 3, "share": {"url": "redis://valkey:6379/0"}})))
+    assert (plain["GATEWAY_SHARE_URL"], plain["GATEWAY_SHARE_GATEWAYS"]) == ("redis://valkey:6379/0", "3")
+    manifests = documents(rendered(EVERYTHING))
+    (container,) = pod(manifests)["containers"]
+    (url,) = [each["valueFrom"] for each in container["env"] if each["name"] == "GATEWAY_SHARE_URL"]
+    assert url == {"secretKeyRef": {"name": "gateway-store", "key": "url"}}
+    assert settings(manifests)["GATEWAY_SHARE_GATEWAYS"] == "4", "as many as the autoscaler may make"
+    assert "GATEWAY_SHARE_GATEWAYS" not in settings(documents(rendered(BASE)))
+
+
 def test_an_autoscaler_leaves_the_number_of_replicas_alone() -> None:
     assert "replicas" not in of_kind("Deployment", documents(rendered(EVERYTHING)))["spec"]
 
@@ -299,6 +315,8 @@ def test_rules_and_dashboard_are_those_of_the_folder() -> None:
         (BASE | {"settings": {"drain_grace": 5}}, "drain_grace"),
         (BASE | {"settings": {"TPOT": "5"}}, "TPOT"),
         (BASE | {"settings": {"replicas": 2}}, "replicas"),
+        (BASE | {"settings": {"share_url": "redis://h"}}, "share_url"),
+        (BASE | {"share": {"url": "redis://:password@h"}}, "share"),
         ({"discovery": {"mode": "dns"}}, "discovery.services: nothing given"),
         ({"discovery": {"services": [{"name": "a", "port": 1}]}}, "discovery.mode: nothing given"),
         (SIDECAR | {"discovery": DISCOVERY["discovery"]}, "discovery.mode: given in mode sidecar"),

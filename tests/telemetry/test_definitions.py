@@ -16,8 +16,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.model import Outcome, Reason
 from gateway.telemetry import definitions
 from gateway.telemetry.definitions import DEFINITIONS, SECTIONS, Definition, Kind
+from gateway.telemetry.events import EventLog
 from gateway.telemetry.metrics import process_registry
 from gateway.telemetry.metrics_doc import render
+from gateway.telemetry.share import ShareLog
 from tests.telemetry.helpers import metrics, record, refused, scrape
 
 EXPECTED = {
@@ -69,6 +71,12 @@ EXPECTED = {
     "gateway_records_dropped_total": ("counter", set()),
     "gateway_untold_requests_total": ("counter", set()),
     "gateway_connections_refused_total": ("counter", set()),
+    "gateway_share_up": ("gauge", set()),
+    "gateway_share_gateways": ("gauge", set()),
+    "gateway_share_decisions_total": ("counter", {"way"}),
+    "gateway_share_claims_total": ("counter", set()),
+    "gateway_share_failures_total": ("counter", {"reason"}),
+    "gateway_share_round_trip_seconds": ("histogram", set()),
     "gateway_build_info": ("gauge", {"version"}),
     "gateway_config_info": ("gauge", {"hash"}),
 }
@@ -84,6 +92,7 @@ EDGES = {
     "gateway_queue_wait_seconds": ".0005 .001 .005 .01 .025 .05 .1 .25 .5 1 2.5 5 10 20 30 60 120",
     "gateway_overhead_seconds": ".0001 .00025 .0005 .001 .0025 .005 .01 .025 .05 .1",
     "gateway_estimate_error_ratio": ".02 .05 .1 .2 .3 .5 1 2 5",
+    "gateway_share_round_trip_seconds": ".0001 .00025 .0005 .001 .0025 .005 .01 .025 .05 .1",
     "gateway_retry_after_seconds": "1 2 3 5 8 10 15 20 30 45 60",
 }
 
@@ -122,7 +131,8 @@ def test_what_is_exposed_is_what_is_defined() -> None:
     dropped: dict[str, Any] = {"log_dropped": lambda: 3, "records_dropped": lambda: 4, "untold": lambda: 5}
     dropped["connections_refused"] = lambda: 6
     process: dict[str, Any] = {"loop_lag": lambda: 0.002, "workers": lambda: 1}
-    source = metrics(findings=lambda: found, canary_failures={"gpu1": 1}, **process, **dropped)
+    share = ShareLog(EventLog()).collect
+    source = metrics(findings=lambda: found, canary_failures={"gpu1": 1}, more=(share,), **process, **dropped)
     source.observe(record())
     source.observe(refused(reason=Reason.QUEUE_FULL, retry_after=2.0))
     types = {}
@@ -134,9 +144,10 @@ def test_what_is_exposed_is_what_is_defined() -> None:
 
 
 def test_every_help_text_is_the_meaning() -> None:
+    share = ShareLog(EventLog()).collect
     dropped: dict[str, Any] = {"log_dropped": lambda: 0, "records_dropped": lambda: 0, "untold": lambda: 0}
     dropped["connections_refused"] = lambda: 0
-    source = metrics(loop_lag=lambda: 0.0, workers=lambda: 1, **dropped)
+    source = metrics(loop_lag=lambda: 0.0, workers=lambda: 1, more=(share,), **dropped)
     text = generate_latest(source.registry).decode()
     told = dict(line.removeprefix("# HELP ").split(" ", 1) for line in text.splitlines() if line.startswith("# HELP "))
     assert told == {each.name: each.meaning for each in DEFINITIONS}

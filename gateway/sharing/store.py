@@ -1,0 +1,123 @@
+"""The store: a Valkey or Redis (6.2 or newer) over one connection, several questions in one turn.
+
+Needs the optional extra ``inference-gateway[valkey]``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from typing import Any, Final
+
+from redis import exceptions
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from gateway.model import ShareFailure
+from gateway.sharing.base import Call, StoreError
+
+_CONNECTING: Final = 1.0  # seconds for TCP, TLS and the password; nobody waits for it
+_TEXTS: Final = (("READONLY", ShareFailure.READONLY), ("OOM ", ShareFailure.MEMORY), ("LOADING", ShareFailure.LOADING))
+_KINDS: Final = (
+    (exceptions.AuthenticationError, ShareFailure.DENIED),
+    (exceptions.AuthorizationError, ShareFailure.DENIED),
+    (exceptions.NoPermissionError, ShareFailure.DENIED),
+    (exceptions.BusyLoadingError, ShareFailure.LOADING),
+    (exceptions.ReadOnlyError, ShareFailure.READONLY),
+    (exceptions.OutOfMemoryError, ShareFailure.MEMORY),
+    ((exceptions.TimeoutError, TimeoutError), ShareFailure.TIMEOUT),
+    ((exceptions.ConnectionError, OSError), ShareFailure.UNREACHABLE),
+)
+
+
+@cache
+def _sha(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
+
+
+class RedisStore:
+    """``url`` as redis-py takes it: redis://, rediss:// or unix://, with user and password where needed."""
+
+    def __init__(self, url: str) -> None:
+        """Prepare; nothing is opened.
+
+        Raises:
+            ValueError: it is none of these.
+        """
+        self._url = url
+        self._client: Redis | None = None
+        self._make()
+
+    def _make(self) -> Redis:
+        retry = Retry(NoBackoff(), 0)  # whoever asks decides at once by itself, and comes again
+        return Redis.from_url(self._url, protocol=2, socket_timeout=None, socket_connect_timeout=None, retry=retry)
+
+    async def open(self) -> None:
+        """Connect.
+
+        Raises:
+            StoreError: it cannot be reached, or does not take the password.
+        """
+        await self.close()
+        self._client = self._make()
+        await self._ask(self._client.ping(), _CONNECTING)
+
+    async def close(self) -> None:
+        """Let go of the connection, whatever state it is in."""
+        client, self._client = self._client, None
+        if client is not None:
+            with suppress(exceptions.RedisError, OSError):
+                async with asyncio.timeout(_CONNECTING):
+                    await client.aclose()
+
+    async def run(self, calls: Sequence[Call], timeout: float) -> list[list[int]]:  # noqa: ASYNC109 - bounds all of it
+        """What each call gives, in their order.
+
+        Raises:
+            StoreError: one of them was not answered within ``timeout`` seconds, or by an error.
+        """
+        replies = await self._send(calls, timeout)
+        lost = [place for place, reply in enumerate(replies) if isinstance(reply, exceptions.NoScriptError)]
+        if lost:  # it was restarted, or another took its place: none of these was run
+            scripts = {calls[place].script for place in lost}
+            client = self._connected()
+            for script in scripts:
+                await self._ask(client.script_load(script), timeout)
+            for place, reply in zip(lost, await self._send([calls[place] for place in lost], timeout), strict=True):
+                replies[place] = reply
+        for reply in replies:
+            if isinstance(reply, Exception):
+                raise _failed(reply) from None
+        return replies
+
+    async def _send(self, calls: Sequence[Call], timeout: float) -> list[Any]:  # noqa: ASYNC109 - the same
+        pipeline = self._connected().pipeline(transaction=False)
+        for call in calls:
+            pipeline.execute_command("EVALSHA", _sha(call.script), len(call.keys), *call.keys, *call.arguments)
+        replies: list[Any] = await self._ask(pipeline.execute(raise_on_error=False), timeout)
+        return replies
+
+    def _connected(self) -> Redis:
+        if self._client is None:
+            raise StoreError(ShareFailure.UNREACHABLE, "there is no connection")
+        return self._client
+
+    @staticmethod
+    async def _ask(answer: Any, timeout: float) -> Any:  # noqa: ASYNC109 - the same
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except (exceptions.RedisError, OSError) as error:
+            raise _failed(error) from None
+
+
+def _failed(error: Exception) -> StoreError:
+    text = str(error) or "no answer in time"
+    kind = next((kind for classes, kind in _KINDS if isinstance(error, classes)), ShareFailure.ERROR)
+    if kind in {ShareFailure.ERROR, ShareFailure.UNREACHABLE}:
+        kind = next((said for word, said in _TEXTS if word in text), kind)
+    return StoreError(kind, text)
