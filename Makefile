@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test bench bench-control bench-load chaos fuzz soak test-clients test-vllm test-image check format config manifests lock docs clean
+.PHONY: help run demo test bench bench-control bench-fleet bench-load chaos fuzz soak test-clients test-vllm test-image check format config manifests lock docs clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ bench: $(VENV)/.dev ## The gateway against nginx, HAProxy, Envoy and two Rust ro
 
 bench-control: $(VENV)/.dev ## The limit found by itself against the best one set by hand, on every engine and mix (FULL=1: hours)
 	@$(BIN)/python -m tests.bench.control $(if $(FULL),--full)
+
+bench-fleet: $(VENV)/.dev ## Several engines: affinity within bounds against the rules of other routers, some ten minutes
+	@$(BIN)/python -m tests.bench.fleet $(ARGS)
 
 check: $(VENV)/.dev ## Lint, format, types, layering, dependencies' known vulnerabilities, documents
 	$(BIN)/ruff check .

@@ -14,6 +14,7 @@ from enum import Enum, unique
 from random import Random
 from typing import Protocol
 
+from gateway.emulator.blocks import Prefix
 from gateway.model import Priority
 from gateway.simulator.workload import Want
 from gateway.simulator.world import World
@@ -162,12 +163,13 @@ class Call:
 class Attempt:
     """One request on the wire."""
 
-    __slots__ = ("call", "number", "started")
+    __slots__ = ("call", "number", "prefix", "started")
 
     def __init__(self, call: Call, number: int) -> None:
         """``number``: 0 for the first of the call."""
         self.call = call
         self.number = number
+        self.prefix = Prefix(call.want.blocks) if call.want.blocks else None
         self.started = False
 
     def begun(self) -> None:

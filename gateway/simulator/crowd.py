@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from random import Random
 
 from gateway.emulator.engine import Engine
-from gateway.simulator.clients import Call, Front
+from gateway.simulator.clients import Call, Ending, Front
 from gateway.simulator.fleet import Node
 from gateway.simulator.setup import Load, Setup
+from gateway.simulator.turns import Chat, chats
 from gateway.simulator.workload import Want, arrivals, traced, wants
 from gateway.simulator.world import World
 
@@ -16,7 +17,14 @@ from gateway.simulator.world import World
 def engines(world: World, setup: Setup) -> list[Node]:
     """The fleet, idle."""
     return [
-        Node(world, machine.name, Engine(machine.profile), machine.speeds, refuses_inside=machine.refuses_inside)
+        Node(
+            world,
+            machine.name,
+            Engine(machine.profile),
+            machine.speeds,
+            refuses_inside=machine.refuses_inside,
+            dies=machine.dies,
+        )
         for machine in setup.fleet
     ]
 
@@ -45,6 +53,11 @@ class Crowd:
         if kind.trace:
             self._follow(traced(kind.trace, seed, clients=clients, streamed=streamed, first_id=first, label=kind.label))
             return
+        if kind.chats is not None:
+            new = chats(kind.chats, seed, clients=clients, streamed=streamed, first_id=first, label=kind.label)
+            for at, chat in zip(arrivals(kind.rates, seed, until), new, strict=False):
+                world.at(at, lambda chat=chat: self._turn(chat))  # type: ignore[misc]
+            return
         self._wants = wants(kind.workload, seed, clients=clients, streamed=streamed, first_id=first, label=kind.label)
         if kind.rates:
             self._follow((at, None) for at in arrivals(kind.rates, seed, until))
@@ -65,6 +78,16 @@ class Crowd:
         want = want or next(self._wants)
         kind = self._kind
         Call(self._world, self._front, want, kind.habits, self._chance, self._end, kind.label, kind.priority)
+
+    def _turn(self, chat: Chat) -> None:
+        kind = self._kind
+
+        def ended(call: Call) -> None:
+            self._ended.append(call)
+            if call.ending is Ending.ANSWERED and chat.turns:
+                self._world.after(chat.turns[0].think, lambda: self._turn(chat))
+
+        Call(self._world, self._front, chat.ask(), kind.habits, self._chance, ended, kind.label, kind.priority)
 
     def _end(self, call: Call) -> None:
         self._ended.append(call)

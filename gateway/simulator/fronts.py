@@ -4,23 +4,37 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
-from gateway.model import Access, Backend, Hints, Outcome, Permit, Route, Shape, Ticket, Usage, Verdict
+from gateway.model import (
+    BLOCKS_MAX,
+    Access,
+    Backend,
+    Health,
+    Hints,
+    Outcome,
+    Permit,
+    Route,
+    Shape,
+    Ticket,
+    Usage,
+    Verdict,
+)
 from gateway.simulator.clients import Attempt
 from gateway.simulator.fleet import Node
 from gateway.simulator.setup import Restart
-from gateway.simulator.workload import Want
+from gateway.simulator.workload import BLOCK_TOKENS, Want
 from gateway.simulator.world import World
 
 ROUTE = Route("chat", Access.ADMIT)
-BUSY_AFTER = 0.002  # seconds until an engine's own refusal is back
+BUSY_AFTER = 0.002  # seconds until an engine's own refusal, or that of a connection, is back
+CONNECT_ATTEMPTS = 3  # engines that one request is tried on (gateway/proxy/config.py)
 TIMER_SLACK = 0.001  # seconds that the gate's timer fires late (gateway/proxy/gate.py)
 
 
@@ -44,9 +58,11 @@ class Gateway:
         self.controller = AdmissionController(config, backends, Random(f"gateway/{seed}").uniform, self._estimator)
         self.decisions: list[Decision] = []
         self.deepest = 0  # most that ever waited at once
+        self.sent: Counter[int] = Counter()  # wants: how often to an engine, whether or not it was there
         self.first_tokens: list[tuple[float, float]] = []  # of streams: (when, seconds after the permit)
         self._world = world
         self._nodes = {node.name: node for node in nodes}
+        self._known = {backend.name for backend in backends}
         self._due = math.inf
         self._ids = itertools.count(1)
         self._queued: dict[int, tuple[Attempt, float]] = {}
@@ -56,7 +72,9 @@ class Gateway:
 
     def send(self, attempt: Attempt) -> None:
         """Offer it to the controller."""
-        ticket = self._ticket(attempt)
+        self._present(attempt, self._ticket(attempt))
+
+    def _present(self, attempt: Attempt, ticket: Ticket) -> None:
         self._queued[ticket.id] = (attempt, self._world.now)
         self._tickets[attempt] = ticket.id
         self._offer(ticket)
@@ -74,9 +92,25 @@ class Gateway:
             del self._queued[ticket]
             self._withdraw(ticket)
 
+    @property
+    def present(self) -> int:
+        """Requests that wait or run."""
+        return len(self._queued) + len(self._running)
+
     def hint(self, backend: str, hints: Hints) -> None:
         """The prober read an engine's gauges."""
+        if backend not in self._known:
+            return
         self._apply(self.controller.note_hints(backend, hints, self._world.now))
+
+    def note_health(self, backend: str, health: Health) -> None:
+        """The prober found an engine alive or dead."""
+        self._apply(self.controller.note_health(backend, health, self._world.now))
+
+    def add(self, backend: Backend) -> None:
+        """One engine more."""
+        self._known.add(backend.name)
+        self._apply(self.controller.add_backend(backend, self._world.now))
 
     def _offer(self, ticket: Ticket) -> None:
         self._apply(self.controller.offer(ticket, self._world.now))
@@ -116,6 +150,7 @@ class Gateway:
             read_timeout=call.habits.timeout if call.habits.tells_timeout else None,
             fingerprint=call.want.id + 1,
             priority=call.priority,
+            session=call.want.session,
         )
 
     def _take(self, verdict: Verdict) -> None:
@@ -134,8 +169,18 @@ class Gateway:
 
     def _start(self, attempt: Attempt, permit: Permit) -> None:
         self._running[attempt] = permit
+        self.sent[attempt.call.want.id] += 1
         want, node = attempt.call.want, self._nodes[permit.backend]
-        key = node.submit(want.prompt_tokens, want.output_tokens, lambda: self._complete(attempt))
+        if node.dead:
+            self._world.after(BUSY_AFTER, lambda: self._unreachable(attempt))
+            return
+        key = node.submit(
+            want.prompt_tokens,
+            want.output_tokens,
+            lambda: self._complete(attempt),
+            attempt.prefix,
+            lambda: self._lost(attempt),
+        )
         if key is None:
             self._world.after(BUSY_AFTER, lambda: self._busy(attempt, node))
             return
@@ -164,6 +209,27 @@ class Gateway:
         if attempt in self._running:
             self._end(attempt, Outcome.BACKEND_BUSY, None)
             _turn_away(attempt, node)
+
+    def _unreachable(self, attempt: Attempt) -> None:
+        """No connection: nothing of it was processed, so another engine may have it (gateway/proxy/handler.py)."""
+        if attempt not in self._running:
+            return
+        permit = self._running[attempt]
+        self._end(attempt, Outcome.CONNECT_FAILED, None)
+        tried = permit.ticket.avoid | {permit.backend}
+        if len(tried) == CONNECT_ATTEMPTS:
+            attempt.refused()
+        else:
+            self._present(attempt, replace(permit.ticket, avoid=tried))
+
+    def _lost(self, attempt: Attempt) -> None:
+        """The engine died on it."""
+        if attempt in self._running:
+            self._end(attempt, Outcome.BACKEND_LOST, None)
+            if attempt.started and attempt.call.want.stream:
+                attempt.failed()
+            else:
+                attempt.refused()
 
     def _end(self, attempt: Attempt, outcome: Outcome, usage: Usage | None) -> None:
         self._keys.pop(attempt, None)
@@ -195,12 +261,14 @@ def _turn_away(attempt: Attempt, node: Node) -> None:
 
 def _shape(want: Want) -> Shape:
     """The request as its bytes show it: about 4.2 bytes a token, more or less by prompt."""
-    bytes_per_token = 4.2 * Random(want.id).uniform(0.85, 1.15)
-    return Shape(ROUTE, stream=want.stream, prompt_bytes=round(want.prompt_tokens * bytes_per_token), messages=1)
+    size = round(want.prompt_tokens * 4.2 * Random(want.id).uniform(0.85, 1.15))
+    blocks = want.blocks[: min(want.prompt_tokens // BLOCK_TOKENS, BLOCKS_MAX)]
+    return Shape(ROUTE, stream=want.stream, prompt_bytes=size, messages=1, blocks=blocks)
 
 
 def _usage(attempt: Attempt) -> Usage:
-    return Usage(attempt.call.want.prompt_tokens, attempt.call.want.output_tokens)
+    want, prefix = attempt.call.want, attempt.prefix
+    return Usage(want.prompt_tokens, want.output_tokens, None if prefix is None else prefix.cached)
 
 
 def _listen_once(node: Node, key: int, attempt: Attempt) -> None:
@@ -264,7 +332,7 @@ class Direct:
             del self._running[attempt]
             attempt.complete()
 
-        key = node.submit(want.prompt_tokens, want.output_tokens, ended)
+        key = node.submit(want.prompt_tokens, want.output_tokens, ended, attempt.prefix)
         if key is None:
             self._world.after(BUSY_AFTER, lambda: _turn_away(attempt, node))
             return
@@ -337,7 +405,7 @@ class StaticFifo:
             self._release(attempt)
             attempt.complete()
 
-        key = place.node.submit(want.prompt_tokens, want.output_tokens, ended)
+        key = place.node.submit(want.prompt_tokens, want.output_tokens, ended, attempt.prefix)
         self._running[attempt] = (place, key)
         if key is None:
             self.world.after(BUSY_AFTER, lambda: self._busy(attempt))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from gateway.admission.config import AdmissionConfig, LaneConfig
 from gateway.emulator.engine import Profile
 from gateway.model import Priority
 from gateway.simulator.clients import Habits
+from gateway.simulator.turns import Chats
 from gateway.simulator.workload import Arrival
 
 Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of time
@@ -17,7 +19,8 @@ Steps = tuple[tuple[float, float], ...]  # (from second, value), in order of tim
 class Machine:
     """One engine of the fleet. ``speeds`` are (from second, speed); ``limit`` fixes what the gateway may send to it.
 
-    ``weight``: its share beside other engines.
+    ``weight``: its share beside other engines. It is there from second ``joins`` on, and ``dies`` as a process does
+    whose machine goes on: what runs on it is cut off, and connections are refused.
 
     ``refuses_inside``: where its own queue is full it says so inside a 200, as vLLM does to a burst of streams.
     """
@@ -28,13 +31,16 @@ class Machine:
     limit: int | None = None
     refuses_inside: bool = False
     weight: float = 1.0
+    joins: float = 0.0
+    dies: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
     """One kind of traffic: an open loop (``rates``, per second), or ``users`` who ask again when they were answered.
 
-    With a ``trace`` its very requests come, and ``workload`` is not drawn from.
+    With a ``trace`` its very requests come, and ``workload`` is not drawn from. With ``chats`` the rates are those of
+    conversations, each of which goes on turn by turn for as long as it is answered.
 
     ``think``: seconds before they do. ``clients``: distinct fairness keys. ``streamed``: the share of streams.
     ``priority``: as its header or its key would say. ``background``: left out when the rest is measured alone.
@@ -46,6 +52,7 @@ class Load:
     rates: Steps = ()
     users: Steps = ()
     trace: tuple[Arrival, ...] = ()
+    chats: Chats | None = None
     think: float = 0.0
     clients: int = 20
     streamed: float = 1.0

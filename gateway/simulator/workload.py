@@ -15,14 +15,20 @@ from typing import NamedTuple
 Lengths = tuple[int, int]  # prompt tokens, output tokens
 A_DOCUMENT = 4_000  # tokens, at least
 DATA = Path(__file__).parent / "data"
+BLOCK_TOKENS = 128  # under one hash of a prompt: what ``model.BLOCK_BYTES`` are at four bytes a token
 
 
 class Arrival(NamedTuple):
-    """One request of a trace: when, seconds from its start, and how long. Tokens."""
+    """One request of a trace: when, seconds from its start, and how long. Tokens.
+
+    ``blocks`` and ``session`` as in ``Want``.
+    """
 
     at: float
     prompt_tokens: int
     output_tokens: int
+    blocks: tuple[int, ...] = ()
+    session: str = ""
 
 
 @cache
@@ -36,7 +42,7 @@ def _table(name: str) -> tuple[Arrival, ...]:
 
 def rows(name: str) -> tuple[Lengths, ...]:
     """The lengths of one file of ``data/``."""
-    return tuple((prompt, output) for _, prompt, output in _table(name))
+    return tuple((row.prompt_tokens, row.output_tokens) for row in _table(name))
 
 
 def _scaled(name: str, prompt: float, output: float, at_most: float = math.inf) -> Sequence[Lengths]:
@@ -100,22 +106,28 @@ def recorded(
     slower = count / rate / span
     start = taken[first % count].at
     for number in itertools.count(first % count):
-        at, prompt, output = taken[number % count]
-        due = (number // count * span + at - start) * slower
+        row = taken[number % count]
+        due = (number // count * span + row.at - start) * slower
         if due >= until:
             return
-        yield Arrival(due, prompt, output)
+        yield row._replace(at=due)
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """What a user wants, however many attempts it takes. Tokens are the true ones, which only the engine knows."""
+    """What a user wants, however many attempts it takes. Tokens are the true ones, which only the engine knows.
+
+    ``blocks`` are chained hashes of the whole blocks of ``BLOCK_TOKENS`` of its prompt and, where they can be part of a
+    later prompt, of its answer; empty: it has nothing in common with any other. ``session``: what it belongs to.
+    """
 
     id: int
     prompt_tokens: int
     output_tokens: int
     stream: bool
     client: str
+    blocks: tuple[int, ...] = ()
+    session: str = ""
 
 
 def wants(workload: str, seed: str, *, clients: int, streamed: float, first_id: int, label: str) -> Iterator[Want]:
@@ -134,9 +146,9 @@ def traced(
 ) -> Iterator[tuple[float, Want]]:
     """The requests of a trace as they come; who asks, and whether for a stream, is drawn."""
     chance = Random(f"wants/{seed}")
-    for number, (at, prompt, output) in enumerate(trace, first_id):
+    for number, (at, prompt, output, blocks, session) in enumerate(trace, first_id):
         client = f"{label}-{chance.randrange(clients)}"
-        yield at, Want(number, prompt, output, chance.random() < streamed, client)
+        yield at, Want(number, prompt, output, chance.random() < streamed, client, blocks, session)
 
 
 def arrivals(rates: Sequence[tuple[float, float]], seed: str, until: float) -> Iterator[float]:

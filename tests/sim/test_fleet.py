@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from gateway.emulator.engine import Engine
 from gateway.emulator.profiles import PROFILES
-from gateway.simulator.fleet import Node
+from gateway.simulator.clients import Ending, Habits
+from gateway.simulator.fleet import Node, refined
+from gateway.simulator.run import gateway
+from gateway.simulator.setup import Hinting, Load, Machine, Setup
+from gateway.simulator.workload import BLOCK_TOKENS
 from gateway.simulator.world import World
 
 FLAT = PROFILES["flat"]  # a step takes 10 ms, whatever is in it
@@ -85,3 +90,52 @@ def test_a_full_engine_refuses() -> None:
     node = Node(World(), "a", Engine(replace(FLAT, max_num_queued_reqs=1)))
     assert node.submit(10, 10, lambda: None) is not None
     assert node.submit(10, 10, lambda: None) is None
+
+
+def test_one_that_dies_loses_what_it_has_and_is_dead() -> None:
+    world = World()
+    node = Node(world, "a", Engine(FLAT), dies=0.5)
+    seen: list[str] = []
+    for tokens in (10, 100):
+        node.submit(10, tokens, lambda: seen.append("ended"), lost=lambda: seen.append("lost"))
+    world.run(0.4)
+    assert (seen, node.dead) == (["ended"], False)
+    world.run(10.0)
+    assert (seen, node.dead) == (["ended", "lost"], True)
+    assert node.engine.running == 0
+
+
+def test_blocks_are_made_the_engines_own() -> None:
+    assert refined((1, 2), BLOCK_TOKENS) == (1, 2)
+    parts = refined((1, 2), 32)
+    assert len(set(parts)) == 8
+    assert refined((1, 3), 32)[:4] == parts[:4]
+    with pytest.raises(ValueError, match=r"^block_size: 100 given, a divisor of 128 expected$"):
+        refined((1,), 100)
+
+
+def _pair(first: Machine, **more: Any) -> Setup:
+    flat = replace(FLAT, max_model_len=4096)
+    load = Load("constant", rates=((0.0, 5.0),), habits=Habits(timeout=5.0))
+    return Setup(horizon=30.0, fleet=(replace(first, profile=flat), Machine("b", flat)), load=(load,), **more)
+
+
+def test_a_request_whose_engine_is_not_there_is_tried_on_another() -> None:
+    result = gateway(_pair(Machine("a", FLAT, dies=10.0)))
+    assert result.figures["answered"] > 0.97  # but for those that were in it
+    assert 1.0 < result.figures["sent"] < 1.2
+    assert {decision.what for decision in result.decisions if decision.at > 17.0} == {"b"}
+
+
+def test_what_ran_on_an_engine_that_dies_has_failed() -> None:
+    result = gateway(_pair(Machine("a", FLAT, dies=10.0)))
+    failed = [call.ended_at for call in result.calls if call.ending is Ending.FAILED]
+    assert failed
+    assert set(failed) == {10.0}
+
+
+def test_one_that_joins_is_sent_requests_from_then_on() -> None:
+    result = gateway(_pair(Machine("a", FLAT, joins=10.0), hints=Hinting(every=1.0)))
+    first = {what: min(d.at for d in result.decisions if d.what == what) for what in ("a", "b")}
+    assert first["b"] < 1.0
+    assert 10.0 <= first["a"] < 12.0
