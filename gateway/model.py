@@ -26,13 +26,19 @@ def fixed(cls: type[_T]) -> type[_T]:
     return dataclass(slots=True, unsafe_hash=True)(cls)
 
 
+class Word(Enum):
+    """An Enum that is looked up fast: ``Enum`` itself hashes the name of a member, by a call, at each look-up."""
+
+    __hash__ = object.__hash__
+
+
 # --------------------------------------------------------------------------------------------------------------
 # What a client asks for
 # --------------------------------------------------------------------------------------------------------------
 
 
 @unique
-class Access(Enum):
+class Access(Word):
     """What the gateway does with a route."""
 
     ADMIT = "admit"  # works the engine: goes through admission and holds a permit
@@ -245,7 +251,7 @@ class ShareFailure(Enum):
 
 
 @unique
-class Reason(Enum):
+class Reason(Word):
     """Why a request was refused or thrown out. The values label ``gateway_shed_total``."""
 
     QUEUE_FULL = "queue_full"  # refused at the door: too many or too many bytes wait already
@@ -282,7 +288,7 @@ Verdict = Permit | Rejection
 
 
 @unique
-class Outcome(Enum):
+class Outcome(Word):
     """How a request ended, decided in one place (proxy/handler). The values label metrics and log lines."""
 
     COMPLETED = "completed"  # the backend's answer reached its end (2xx)
@@ -514,7 +520,7 @@ class Backend:
 
 
 @unique
-class Health(Enum):
+class Health(Word):
     """What the prober last found."""
 
     UNKNOWN = "unknown"  # not probed yet: eligible

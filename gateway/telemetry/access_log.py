@@ -14,25 +14,13 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.model import Priority, Record, Ticket, Timeline
+from gateway.model import Priority, Record, Ticket, Timeline, Usage
 from gateway.telemetry.sink import CAPACITY, LineSink
 
 _LOG: Final = logging.getLogger("gateway.access_log")
 _SHORT: Final = 128  # characters: ids, names
+_SECOND: Final = 1_000_000  # microseconds
 _LONG: Final = 512  # characters: paths, error lines
-
-_LEGS: Final = (  # field, from, to; read, parse, queue, connect and backend_ttft add up to ttft
-    ("read_ms", "received", "read"),
-    ("parse_ms", "read", "offered"),
-    ("queue_ms", "offered", "admitted"),
-    ("connect_ms", "admitted", "sent"),
-    ("headers_ms", "sent", "headers"),
-    ("backend_ttft_ms", "sent", "first_output"),
-    ("ttft_ms", "received", "first_output"),
-    ("output_ms", "first_output", "last_output"),
-    ("total_ms", "received", "finished"),
-)
-_STREAM_ONLY: Final = frozenset({"backend_ttft_ms", "ttft_ms", "output_ms"})
 
 
 class AccessLog:
@@ -84,60 +72,123 @@ def line(record: Record, ended: float) -> bytes:
 
 
 def _fields(record: Record, ended: float) -> dict[str, Any]:
-    fields = {
-        "time": datetime.fromtimestamp(ended, UTC).isoformat(timespec="milliseconds"),
+    ticket = record.ticket
+    fields: dict[str, Any] = {
+        "time": _told(ended),
         "request_id": record.request_id[:_SHORT],
         "method": record.method[:_SHORT],
         "path": record.path.partition("?")[0][:_LONG],  # a query may carry a key
         "route": record.route.label,
         "status": record.status,
-        "outcome": record.outcome.value,
-        "reason": record.reason.value if record.reason is not None else None,
-        "retry_after_ms": None if record.retry_after is None else _ms(record.retry_after),
-        "error": record.error[:_LONG] if record.error else None,
-        "lane": record.lane,
-        "backend": record.backend,
-        "attempts": record.attempts or None,
-        "bytes_in": record.bytes_in,
-        "bytes_out": record.bytes_out,
+        "outcome": record.outcome._value_,  # `value` is a call
     }
-    if record.ticket is not None:
-        fields |= _asked(record.ticket)
-    streamed = record.ticket is not None and record.ticket.shape.stream
-    fields |= _timings(record.timeline, streamed=streamed)
+    if record.reason is not None or record.error or record.retry_after is not None:
+        _add_trouble(fields, record)
+    if record.lane is not None:
+        fields["lane"] = record.lane
+    if record.backend is not None:
+        fields["backend"] = record.backend
+    if record.attempts:
+        fields["attempts"] = record.attempts
+    fields["bytes_in"] = record.bytes_in
+    fields["bytes_out"] = record.bytes_out
+    if ticket is not None:
+        _add_asked(fields, ticket)
+    _add_legs(fields, record.timeline)
+    if ticket is not None and ticket.shape.stream:
+        _add_stream(fields, record.timeline)
     if record.usage is not None:
-        fields["prompt_tokens"] = record.usage.prompt_tokens
-        fields["completion_tokens"] = record.usage.completion_tokens
-        fields["cached_tokens"] = record.usage.cached_tokens
-    return {key: value for key, value in fields.items() if value is not None}
+        _add_usage(fields, record.usage)
+    return fields
 
 
-def _asked(ticket: Ticket) -> dict[str, Any]:
+def _add_asked(fields: dict[str, Any], ticket: Ticket) -> None:
     shape = ticket.shape
-    return {
-        "model": shape.model[:_SHORT] if shape.model else None,
-        "stream": shape.stream,
-        "client": ticket.client[:_SHORT] or None,
-        "priority": None if ticket.priority is Priority.STANDARD else ticket.priority.label,
-        "retry": ticket.attempt or None,
-        "max_output": shape.max_output,
-        "estimated_prompt_tokens": ticket.work.prompt_tokens,
-        "estimated_output_tokens": ticket.work.output_tokens if shape.generates else None,
-    }
+    if shape.model:
+        fields["model"] = shape.model[:_SHORT]
+    fields["stream"] = shape.stream
+    if ticket.client:
+        fields["client"] = ticket.client[:_SHORT]
+    if ticket.priority is not Priority.STANDARD:
+        fields["priority"] = ticket.priority.label
+    if ticket.attempt:
+        fields["retry"] = ticket.attempt
+    if shape.max_output is not None:
+        fields["max_output"] = shape.max_output
+    fields["estimated_prompt_tokens"] = ticket.work.prompt_tokens
+    if shape.generates:
+        fields["estimated_output_tokens"] = ticket.work.output_tokens
 
 
-def _timings(timeline: Timeline, *, streamed: bool) -> dict[str, Any]:
-    timings: dict[str, Any] = {}
-    for name, start, end in _LEGS:
-        began, ended = getattr(timeline, start), getattr(timeline, end)
-        if began is not None and ended is not None and (streamed or name not in _STREAM_ONLY):
-            timings[name] = _ms(ended - began)
-    if streamed:
-        timings["output_events"] = timeline.output_events
-        if timeline.gaps.count:
-            timings["itl_mean_ms"] = _ms(timeline.gaps.total / timeline.gaps.count)
-            timings["itl_max_ms"] = _ms(timeline.gaps.value(max(timeline.gaps.buckets)))
-    return timings
+def _add_legs(fields: dict[str, Any], timeline: Timeline) -> None:
+    """Read, parse, queue, connect and backend_ttft add up to ttft."""
+    received, read, offered, admitted = timeline.received, timeline.read, timeline.offered, timeline.admitted
+    sent = timeline.sent
+    if read is not None:
+        fields["read_ms"] = _ms(read - received)
+        if offered is not None:
+            fields["parse_ms"] = _ms(offered - read)
+    if admitted is not None:
+        if offered is not None:
+            fields["queue_ms"] = _ms(admitted - offered)
+        if sent is not None:
+            fields["connect_ms"] = _ms(sent - admitted)
+    if sent is not None and timeline.headers is not None:
+        fields["headers_ms"] = _ms(timeline.headers - sent)
+    if timeline.finished is not None:
+        fields["total_ms"] = _ms(timeline.finished - received)
+
+
+def _add_stream(fields: dict[str, Any], timeline: Timeline) -> None:
+    first, sent, gaps = timeline.first_output, timeline.sent, timeline.gaps
+    if first is not None:
+        if sent is not None:
+            fields["backend_ttft_ms"] = _ms(first - sent)
+        fields["ttft_ms"] = _ms(first - timeline.received)
+        if timeline.last_output is not None:
+            fields["output_ms"] = _ms(timeline.last_output - first)
+    fields["output_events"] = timeline.output_events
+    if gaps.count:
+        fields["itl_mean_ms"] = _ms(gaps.total / gaps.count)
+        fields["itl_max_ms"] = _ms(gaps.value(max(gaps.buckets)))
+
+
+def _add_trouble(fields: dict[str, Any], record: Record) -> None:
+    if record.reason is not None:
+        fields["reason"] = record.reason._value_
+    if record.retry_after is not None:
+        fields["retry_after_ms"] = _ms(record.retry_after)
+    if record.error:
+        fields["error"] = record.error[:_LONG]
+
+
+def _add_usage(fields: dict[str, Any], usage: Usage) -> None:
+    if usage.prompt_tokens is not None:
+        fields["prompt_tokens"] = usage.prompt_tokens
+    if usage.completion_tokens is not None:
+        fields["completion_tokens"] = usage.completion_tokens
+    if usage.cached_tokens is not None:
+        fields["cached_tokens"] = usage.cached_tokens
+
+
+class _Seconds:
+    """The second that was told last: of many requests it is the same, and the calendar costs a microsecond."""
+
+    def __init__(self) -> None:
+        self.at = -1
+        self.text = ""
+
+    def __call__(self, ended: float) -> str:
+        second = int(ended)
+        microseconds = round((ended - second) * 1e6)
+        if microseconds == _SECOND:
+            second, microseconds = second + 1, 0
+        if second != self.at:
+            self.at, self.text = second, datetime.fromtimestamp(second, UTC).isoformat(timespec="seconds")[:-6]
+        return f"{self.text}.{microseconds // 1000:03d}+00:00"
+
+
+_told: Final = _Seconds()
 
 
 def _ms(seconds: float) -> float:

@@ -13,7 +13,7 @@ from enum import Enum, unique
 from heapq import merge
 from typing import Final, Protocol
 
-from gateway.model import Outcome, Priority, Reason, Record, Ticket, Timeline
+from gateway.model import Outcome, Priority, Reason, Record, Ticket
 
 _NAME: Final = 128  # characters
 _BASE_SIZE: Final = 800  # bytes of an entry without its stamps, as measured
@@ -102,42 +102,40 @@ def _without(stamps: Iterable[int], left_out: Sequence[int]) -> list[int]:
 
 def entry_of(record: Record, ticket: Ticket) -> Entry:
     """The entry of a finished request that came to admission as ``ticket``."""
-    timeline, usage, shape = record.timeline, record.usage, ticket.shape
-    return Entry(
-        received=timeline.received,
-        request_id=record.request_id[:_NAME],
-        route=record.route.label,
-        model=shape.model[:_NAME] if shape.model else None,
-        lane=record.lane,
-        priority=None if ticket.priority is Priority.STANDARD else ticket.priority.label,
-        backend=record.backend,
-        outcome=record.outcome,
-        status=record.status,
-        reason=record.reason,
-        stream=shape.stream or timeline.output_events > 0,
-        generates=shape.generates,
-        retry=ticket.attempt,
-        attempts=record.attempts,
-        prompt_tokens=usage.prompt_tokens if usage else None,
-        output_tokens=usage.completion_tokens if usage else None,
-        cached_tokens=usage.cached_tokens if usage else None,
-        estimated_prompt_tokens=ticket.work.prompt_tokens,
-        estimated_output_tokens=ticket.work.output_tokens,
-        read=_offset(timeline, timeline.read),
-        offered=_offset(timeline, timeline.offered),
-        admitted=_offset(timeline, timeline.admitted),
-        sent=_offset(timeline, timeline.sent),
-        last_output=_offset(timeline, timeline.last_output),
-        finished=_offset(timeline, timeline.finished) or 0,
-        output_events=timeline.output_events,
-        stamps=timeline.stamps,
-        blanks=timeline.blanks,
-        unheard=timeline.unheard,
+    timeline, usage, shape, work = record.timeline, record.usage, ticket.shape, ticket.work
+    received, read, offered, admitted = timeline.received, timeline.read, timeline.offered, timeline.admitted
+    sent, last, finished = timeline.sent, timeline.last_output, timeline.finished
+    return Entry(  # by place and inline, for it runs at the end of every request
+        received,
+        record.request_id[:_NAME],
+        record.route.label,
+        shape.model[:_NAME] if shape.model else None,
+        record.lane,
+        None if ticket.priority is Priority.STANDARD else ticket.priority.label,
+        record.backend,
+        record.outcome,
+        record.status,
+        record.reason,
+        shape.stream or timeline.output_events > 0,
+        shape.generates,
+        ticket.attempt,
+        record.attempts,
+        usage.prompt_tokens if usage else None,
+        usage.completion_tokens if usage else None,
+        usage.cached_tokens if usage else None,
+        work.prompt_tokens,
+        work.output_tokens,
+        None if read is None else int((read - received) * 1e6),
+        None if offered is None else int((offered - received) * 1e6),
+        None if admitted is None else int((admitted - received) * 1e6),
+        None if sent is None else int((sent - received) * 1e6),
+        None if last is None else int((last - received) * 1e6),
+        0 if finished is None else int((finished - received) * 1e6),
+        timeline.output_events,
+        timeline.stamps,
+        timeline.blanks,
+        timeline.unheard,
     )
-
-
-def _offset(timeline: Timeline, instant: float | None) -> int | None:
-    return None if instant is None else int((instant - timeline.received) * 1e6)
 
 
 class Taker(Protocol):

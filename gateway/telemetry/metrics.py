@@ -24,15 +24,18 @@ from gateway.model import (
     Outcome,
     Reason,
     Record,
+    Shape,
     Ticket,
+    Timeline,
     Usage,
 )
 from gateway.telemetry import definitions as names
-from gateway.telemetry.series import Bounded, Counters, Histograms, clean
+from gateway.telemetry.series import Bounded, Counter, Counters, Histogram, Histograms, clean
 
 NONE: Final = "none"  # label of a request that names no model, or that never came to a lane or backend
 _ROUTES: Final = 100
 _BACKENDS: Final = 1000
+_ALIKE: Final = 1024  # kinds of requests whose series are remembered
 _MOST_TOKENS: Final = 1_000_000_000  # of one request; more is nonsense, and could overflow a sum
 
 _BACKEND_GAUGES: Final[tuple[tuple[names.Definition, Callable[[BackendState], float | None]], ...]] = (
@@ -87,6 +90,27 @@ class MetricsConfig:
                 raise ValueError(f"buckets of {name}: {edges!r} given, expected rising numbers of seconds")
 
 
+class _Alike:
+    """The series that requests with the same labels move; None where they move none."""
+
+    __slots__ = (
+        "backend_ttft", "counters", "duration", "itl", "model", "output_tokens", "overhead", "prompt_tokens", "ttft",
+        "wait",
+    )  # fmt: skip
+
+    def __init__(self, counters: list[Counter], model: str) -> None:
+        self.counters = counters  # those that count the request
+        self.model = model
+        self.overhead: Histogram | None = None
+        self.duration: Histogram | None = None
+        self.wait: Histogram | None = None
+        self.prompt_tokens: Counter | None = None
+        self.output_tokens: Counter | None = None
+        self.ttft: Histogram | None = None
+        self.backend_ttft: Histogram | None = None
+        self.itl: Histogram | None = None
+
+
 class Metrics:
     """Counts finished requests and shows admission's state at each scrape of ``registry``.
 
@@ -137,6 +161,8 @@ class Metrics:
         self._clients = Bounded(config.max_clients)
         self._routes = Bounded(_ROUTES)
         self._backends = Bounded(_BACKENDS)
+        self._named = config.max_clients > 0  # clients have labels of their own
+        self._alike: dict[tuple[object, ...], _Alike] = {}
         self._series: dict[str, Counters | Histograms] = {}
 
         self._requests = self._counters(names.REQUESTS)
@@ -158,7 +184,7 @@ class Metrics:
         self._retry_after = self._histograms(names.RETRY_AFTER, config)
 
         for reason in Reason:  # a rate() needs the zero before the first refusal
-            self._shed.add(reason.value, by=0)
+            self._shed.of(reason.value)
         self.registry = CollectorRegistry()
         self.registry.register(self)
 
@@ -180,91 +206,125 @@ class Metrics:
 
     def observe(self, record: Record) -> None:
         """Take one finished request."""
-        ticket, outcome = record.ticket, record.outcome.value
-        completed = record.outcome is Outcome.COMPLETED
-        name = ticket.shape.model if ticket is not None else None
-        model = self._models.label(name, earned=completed) if name else NONE
-        self._requests.add(model, self._routes.label(record.route.label), _code(record.status), outcome)
-        if record.reason is not None:
-            self._shed.add(record.reason.value)
+        timeline, ticket = record.timeline, record.ticket
+        prompt, output = _reported(record.usage)
+        found = self._series_of(record, ticket, prompt is None, output is None)
+        for counter in found.counters:
+            counter.value += 1.0
+        received, finished = timeline.received, timeline.finished
         if record.retry_after is not None:
             self._retry_after.of().add(record.retry_after)
+        if found.overhead is not None and timeline.sent is not None:
+            found.overhead.add(_overhead(timeline, timeline.sent))
+        if found.duration is not None and finished is not None:
+            found.duration.add(finished - received)
+        if ticket is None:
+            return
+        ended = finished if timeline.admitted is None else timeline.admitted
+        if found.wait is not None and ended is not None:
+            found.wait.add(ended - (received if timeline.offered is None else timeline.offered))
+        self._count_tokens(found, record, ticket, prompt, output)
+        if found.ttft is not None and timeline.first_output is not None:
+            self._observe_speed(found, timeline, timeline.first_output, output)
+
+    def _series_of(self, record: Record, ticket: Ticket | None, no_prompt: bool, no_output: bool) -> _Alike:
+        """What a request moves: looked up by name once for all that are alike."""
+        timeline, shape = record.timeline, None if ticket is None else ticket.shape
+        key = (
+            None if shape is None else (shape.model, shape.stream, shape.generates),
+            None if ticket is None else (ticket.priority, ticket.attempt > 0, ticket.client if self._named else ""),
+            record.route.label,
+            record.route.access,
+            record.status,
+            record.outcome,
+            record.reason,
+            record.backend,
+            record.lane,
+            timeline.admitted is None,
+            timeline.sent is None,
+            timeline.first_output is None,
+            no_prompt,
+            no_output,
+        )
+        found = self._alike.get(key)
+        if found is None:
+            found = self._resolve(record, ticket, no_prompt, no_output)
+            name = None if shape is None else shape.model
+            if (not name or self._models.settled(name)) and (ticket is None or self._clients.settled(ticket.client)):
+                if len(self._alike) >= _ALIKE:
+                    self._alike.clear()
+                self._alike[key] = found
+        return found
+
+    def _resolve(self, record: Record, ticket: Ticket | None, no_prompt: bool, no_output: bool) -> _Alike:
+        outcome, completed = record.outcome.value, record.outcome is Outcome.COMPLETED
+        name = ticket.shape.model if ticket is not None else None
+        model = self._models.label(name, earned=completed) if name else NONE
+        counters = [self._requests.of(model, self._routes.label(record.route.label), _code(record.status), outcome)]
+        found = _Alike(counters, model)
+        if record.reason is not None:
+            counters.append(self._shed.of(record.reason.value))
         if record.backend is not None:
-            self._backend_requests.add(self._backends.label(record.backend), outcome)
-            self._observe_overhead(record)
-        if record.route.access is Access.ADMIT and record.timeline.finished is not None:
-            self._duration.of(model, outcome).add(record.timeline.finished - record.timeline.received)
+            counters.append(self._backend_requests.of(self._backends.label(record.backend), outcome))
+            found.overhead = self._overhead.of()
+        if record.route.access is Access.ADMIT:
+            found.duration = self._duration.of(model, outcome)
         if ticket is not None:
-            self._observe_ticket(record, ticket, model)
+            client = self._clients.label(ticket.client, earned=completed)
+            counters.append(self._client_requests.of(client, outcome))
+            counters.append(self._priority_requests.of(ticket.priority.label, outcome))
+            if ticket.attempt > 0:
+                counters.append(self._retry_attempts.of())
+            if (how := _left(record)) is not None:
+                found.wait = self._queue_wait.of(_lane(record), how)
+            self._resolve_tokens(found, record, ticket.shape, no_prompt, no_output)
+            if completed and ticket.shape.stream and record.timeline.first_output is not None:
+                self._resolve_speed(found, record)
+        return found
 
-    def _observe_ticket(self, record: Record, ticket: Ticket, model: str) -> None:
-        completed = record.outcome is Outcome.COMPLETED
-        self._client_requests.add(self._clients.label(ticket.client, earned=completed), record.outcome.value)
-        self._priority_requests.add(ticket.priority.label, record.outcome.value)
-        if ticket.attempt > 0:
-            self._retry_attempts.add()
-        self._observe_wait(record)
-        self._count_tokens(record, ticket, model)
-        if completed and ticket.shape.stream and record.timeline.first_output is not None:
-            self._observe_speed(record, model, record.timeline.first_output)
-
-    def _observe_wait(self, record: Record) -> None:
-        timeline = record.timeline
-        began = timeline.received if timeline.offered is None else timeline.offered
-        if timeline.admitted is not None:
-            ended, how = timeline.admitted, "admitted"
-        elif timeline.finished is not None and record.reason is Reason.QUEUE_TIMEOUT:
-            ended, how = timeline.finished, record.reason.value
-        elif timeline.finished is not None and record.outcome is Outcome.CLIENT_GONE:
-            ended, how = timeline.finished, record.outcome.value
-        else:
-            return
-        self._queue_wait.of(_lane(record), how).add(ended - began)
-
-    def _observe_overhead(self, record: Record) -> None:
-        timeline = record.timeline
-        if timeline.sent is None:
-            return
-        read = timeline.received if timeline.read is None else timeline.read
-        queued = 0.0
-        if timeline.offered is not None and timeline.admitted is not None:
-            queued = timeline.admitted - timeline.offered
-        self._overhead.of().add(max(0.0, timeline.sent - read - queued))
-
-    def _observe_speed(self, record: Record, model: str, first: float) -> None:
-        timeline = record.timeline
-        self._ttft.of(model, _lane(record)).add(first - timeline.received)
-        if timeline.sent is not None and record.backend is not None:
-            self._backend_ttft.of(self._backends.label(record.backend)).add(first - timeline.sent)
-        self._itl.of(model).add_gaps(timeline.gaps)
-        _, tokens = _reported(record.usage)
-        if tokens is None:
-            tokens = timeline.output_events
-        if tokens > 1 and timeline.last_output is not None:
-            self._tpot.of(model).add((timeline.last_output - first) / (tokens - 1))
-
-    def _count_tokens(self, record: Record, ticket: Ticket, model: str) -> None:
+    def _resolve_tokens(self, found: _Alike, record: Record, shape: Shape, no_prompt: bool, no_output: bool) -> None:
         """The backend's own counts win; what it did not say is counted or estimated, and marked so."""
-        shape, work = ticket.shape, ticket.work
-        prompt, output = _reported(record.usage)
         answered = record.outcome is Outcome.COMPLETED or record.timeline.first_output is not None
-        if prompt is not None:
-            self._prompt_tokens.add(model, "usage", by=prompt)
+        if not no_prompt:
+            found.prompt_tokens = self._prompt_tokens.of(found.model, "usage")
         elif answered:
-            self._prompt_tokens.add(model, "estimate", by=work.prompt_tokens)
-        if output is not None:
-            self._output_tokens.add(model, "usage", by=output)
-        elif answered and shape.stream:
-            self._output_tokens.add(model, "chunks", by=record.timeline.output_events)
-        elif answered and shape.generates:
-            self._output_tokens.add(model, "estimate", by=work.output_tokens)
-        if record.outcome is Outcome.COMPLETED:
-            self._observe_estimate("prompt", work.prompt_tokens, prompt)
-            self._observe_estimate("output", work.output_tokens, output)
+            found.prompt_tokens = self._prompt_tokens.of(found.model, "estimate")
+        if not no_output:
+            found.output_tokens = self._output_tokens.of(found.model, "usage")
+        elif answered and (shape.stream or shape.generates):
+            found.output_tokens = self._output_tokens.of(found.model, "chunks" if shape.stream else "estimate")
 
-    def _observe_estimate(self, tokens: str, expected: int, reported: int | None) -> None:
-        if reported:
-            self._estimate_error.of(tokens).add(abs(expected - reported) / reported)
+    def _resolve_speed(self, found: _Alike, record: Record) -> None:
+        found.ttft = self._ttft.of(found.model, _lane(record))
+        found.itl = self._itl.of(found.model)
+        if record.backend is not None and record.timeline.sent is not None:
+            found.backend_ttft = self._backend_ttft.of(self._backends.label(record.backend))
+
+    def _count_tokens(
+        self, found: _Alike, record: Record, ticket: Ticket, prompt: int | None, output: int | None
+    ) -> None:
+        work = ticket.work
+        if found.prompt_tokens is not None:
+            found.prompt_tokens.value += work.prompt_tokens if prompt is None else prompt
+        if found.output_tokens is not None:
+            counted = record.timeline.output_events if ticket.shape.stream else work.output_tokens
+            found.output_tokens.value += counted if output is None else output
+        if record.outcome is Outcome.COMPLETED:
+            if prompt:
+                self._estimate_error.of("prompt").add(abs(work.prompt_tokens - prompt) / prompt)
+            if output:
+                self._estimate_error.of("output").add(abs(work.output_tokens - output) / output)
+
+    def _observe_speed(self, found: _Alike, timeline: Timeline, first: float, output: int | None) -> None:
+        if found.ttft is not None:
+            found.ttft.add(first - timeline.received)
+        if timeline.sent is not None and found.backend_ttft is not None:
+            found.backend_ttft.add(first - timeline.sent)
+        if found.itl is not None:
+            found.itl.add_gaps(timeline.gaps)
+        tokens = timeline.output_events if output is None else output
+        if tokens > 1 and timeline.last_output is not None:
+            self._tpot.of(found.model).add((timeline.last_output - first) / (tokens - 1))
 
     # ----------------------------------------------------------------------------------------------------------
     # The scrape
@@ -368,6 +428,26 @@ def _reported(usage: Usage | None) -> tuple[int | None, int | None]:
 
 def _code(status: int) -> str:
     return str(status) if status == 0 or 100 <= status <= 599 else "other"  # noqa: PLR2004 - the range of HTTP
+
+
+def _left(record: Record) -> str | None:
+    """How a request left the queue; None where it never was in it, or that says nothing of its wait."""
+    if record.timeline.admitted is not None:
+        return "admitted"
+    if record.timeline.finished is None:
+        return None
+    if record.reason is Reason.QUEUE_TIMEOUT:
+        return Reason.QUEUE_TIMEOUT.value
+    return Outcome.CLIENT_GONE.value if record.outcome is Outcome.CLIENT_GONE else None
+
+
+def _overhead(timeline: Timeline, sent: float) -> float:
+    """Seconds that the gateway itself took, from the whole request to its first byte at the backend."""
+    read = timeline.received if timeline.read is None else timeline.read
+    queued = 0.0
+    if timeline.offered is not None and timeline.admitted is not None:
+        queued = timeline.admitted - timeline.offered
+    return max(0.0, sent - read - queued)
 
 
 def _lane(record: Record) -> str:

@@ -52,25 +52,43 @@ class Bounded:
         label = self._labels[key] = clean(key)
         return label
 
+    def settled(self, value: str) -> bool:
+        """Whether ``value`` keeps the label that it has now."""
+        return self._room <= 0 or value[:_LONGEST] in self._labels
+
+
+class Counter:
+    """One series of a counter: whoever counts adds to ``value``, at least 0."""
+
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0.0
+
 
 class Counters:
-    """One counter metric: a value for each set of label values."""
+    """One counter metric: a ``Counter`` for each set of label values."""
 
     def __init__(self, definition: Definition) -> None:
         """Start without series, or with the one at 0 where there are no labels."""
         self._definition = definition
-        self._values: dict[tuple[str, ...], float] = {} if definition.labels else {(): 0.0}
+        self._series: dict[tuple[str, ...], Counter] = {}
+        if not definition.labels:
+            self.of()
 
-    def add(self, *labels: str, by: float = 1.0) -> None:
-        """Add ``by``, at least 0; 0 only lets the series exist."""
-        self._values[labels] = self._values.get(labels, 0.0) + by
+    def of(self, *labels: str) -> Counter:
+        """The series with these label values, which exists from its first use on."""
+        series = self._series.get(labels)
+        if series is None:
+            series = self._series[labels] = Counter()
+        return series
 
     def family(self) -> CounterMetricFamily:
         """All series, now."""
         definition = self._definition
         family = CounterMetricFamily(definition.name, definition.meaning, labels=definition.labels)
-        for labels, value in self._values.items():
-            family.add_metric(labels, value)
+        for labels, series in self._series.items():
+            family.add_metric(labels, series.value)
         return family
 
 

@@ -18,6 +18,7 @@ from gateway.telemetry.selection import Selection
 
 RUNS_MAX: Final = 100  # of each kind; the oldest are forgotten
 _RUN_NAME: Final = re.compile(r"[\w.:-]{1,64}")
+_BENCH_BEGIN: Final = "bench-"
 _BENCH: Final = re.compile(r"bench-[0-9a-f]{8}-")  # what `vllm bench serve` begins the ids of one run with
 
 
@@ -57,8 +58,7 @@ class Window:
         self._entries.append(entry)
         self._size += entry.size
         self._expire()
-        bench = _BENCH.match(entry.request_id)
-        if bench is not None:
+        if entry.request_id.startswith(_BENCH_BEGIN) and (bench := _BENCH.match(entry.request_id)) is not None:
             self._note_bench(bench[0], entry)
 
     def _note_bench(self, prefix: str, entry: Entry) -> None:
