@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import math
 import random
-import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -80,7 +79,7 @@ class Call:
             keep_alive=request.keep_alive,
             trailers=te and request.version.minor != 0,
         )
-        self.id = request.headers.get("X-Request-Id") or secrets.token_hex(16)
+        self.id = request.headers.get("X-Request-Id") or f"{random.getrandbits(128):032x}"
         self.timeline = Timeline(received=now)
         self.record = Record(
             request_id=_clean(self.id)[:_ID_LIMIT],

@@ -130,8 +130,7 @@ class Relay:
         self._heart: asyncio.TimerHandle | None = None
         self._tunnel = False
         self.session: SessionListener | None = None  # where the client may yet say which model it is for
-        self._timer: asyncio.TimerHandle | None = None
-        self._limit = 0.0
+        self._limit: float | None = None  # seconds that the backend may be silent
         self._last_byte = 0.0
         self._paused_at: float | None = None
         self.status = 0
@@ -153,7 +152,6 @@ class Relay:
             return await self._exchange(upstream, None) if end is End.STALE else end
         finally:
             self._client.relay = None
-            self._watch(None)
             self._stop_heart()
             self._count_pause()
             self.client_lost()
@@ -444,25 +442,26 @@ class Relay:
     # -- silence ----------------------------------------------------------------------------------------------------
 
     def _watch(self, limit: float | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if limit is not None:
-            self._limit = limit
-            self._timer = asyncio.get_running_loop().call_later(limit, self._check)
+        self._limit = limit
+        if limit is not None and self._connection is not None:
+            self._connection.watch(limit)
 
-    def _check(self) -> None:
-        self._timer = None
-        left = self._limit - (time.monotonic() - self._last_byte)
+    def check(self) -> None:
+        """Fail where the backend has been silent for too long."""
+        limit = self._limit
+        if limit is None:
+            return
+        left = limit - (time.monotonic() - self._last_byte)
         if self._client.writing_paused:  # nobody listens to the backend now, so it cannot be called silent
-            left = self._limit
+            left = limit
         if left <= _TIMER_SLACK and self._tunnel:
-            self.error = f"nobody said anything for {self._limit:g} s"
+            self.error = f"nobody said anything for {limit:g} s"
             self._finish(End.IDLE)
         elif left > _TIMER_SLACK:
-            self._timer = asyncio.get_running_loop().call_later(left, self._check)
+            if self._connection is not None:
+                self._connection.watch(left)
         else:
-            self._fail(End.SILENT, f"the backend sent nothing for {self._limit:g} s")
+            self._fail(End.SILENT, f"the backend sent nothing for {limit:g} s")
 
 
 _TIMER_SLACK: Final = 0.002

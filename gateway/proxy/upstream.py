@@ -50,6 +50,9 @@ class Receiver(Protocol):
     def lost(self, error: str) -> None:
         """The connection ended or broke before the answer was complete."""
 
+    def check(self) -> None:
+        """Time has passed, as ``Connection.watch`` was asked to tell; perhaps less of it."""
+
 
 class Connection(asyncio.Protocol):
     """One connection. ``answered``: at least one byte came back for the exchange at hand.
@@ -59,6 +62,7 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_acked",
+        "_bell",
         "_chunks",
         "_ended",
         "_head",
@@ -70,9 +74,12 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_paused",
         "_phase",
+        "_poll",
         "_pool",
         "_reason",
         "_receiver",
+        "_rings",
+        "_told",
         "_until_close",
         "_upgrade",
         "_upgraded",
@@ -91,7 +98,11 @@ class Connection(asyncio.Protocol):
         self.reused = self.chunked = self.answered = False
         self.idle_since = self.opened_at = 0.0
         self._paused = False
-        self._acked: int | None = None
+        self._acked: int | None = None  # bytes of ours before the request at hand, as the system counts them
+        self._told: int | None = None  # the same of all that was written; None where that cannot be told
+        self._poll: select.poll | None = None
+        self._bell: asyncio.TimerHandle | None = None
+        self._rings = 0.0  # when it does
         self._ended = False  # the backend sent its FIN
         self._phase = _HEAD
         self._keep = self._upgrade = self._upgraded = False
@@ -134,7 +145,9 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpResponseParser(self)
         # A backend that gives both framings means chunks (RFC 9112 6.3); what leaves here has one.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
-        self._acked = bytes_acked(transport) if self.reused or self._pool.closes_when_full else None
+        self._acked = self._told
+        if self._told is not None:
+            self._told += len(head) + len(body)
         if len(body) <= _COALESCE:
             transport.write(head + body)
         else:
@@ -172,18 +185,43 @@ class Connection(asyncio.Protocol):
         """
         if not self._ended or self._acked is None or self.answered or self.transport is None:
             return False
-        return bytes_acked(self.transport) == self._acked
+        acked = bytes_acked(self.transport)
+        return acked is not None and acked <= self._acked
 
     def readable(self) -> bool:
         """Whether an idle connection has something to say, which can only be its end."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
-        if not hasattr(select, "poll"):
-            return False
-        poll = select.poll()
-        poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        if self._poll is None:
+            if not hasattr(select, "poll"):
+                return False
+            self._poll = select.poll()
+            self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        return bool(self._poll.poll(0))
+
+    def watch(self, seconds: float) -> None:
+        """Have the receiver ``check`` in so many seconds, or sooner: a bell that rings before is left as it is.
+
+        It goes on from one request to the next, so that most set none.
+        """
+        due = time.monotonic() + seconds
+        if self._bell is not None:
+            if self._rings <= due:
+                return
+            self._bell.cancel()
+        self._rings = due
+        self._bell = asyncio.get_running_loop().call_later(seconds, self._ring)
+
+    def _ring(self) -> None:
+        self._bell = None
+        if self._receiver is not None:
+            self._receiver.check()
+
+    def _quieten(self) -> None:
+        if self._bell is not None:
+            self._bell.cancel()
+            self._bell = None
 
     def pause(self) -> None:
         """Take no more from the backend until ``resume``."""
@@ -201,6 +239,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, and tell nobody."""
         self._detach()
+        self._quieten()
         if self.transport is not None:
             self.transport.abort()
 
@@ -210,6 +249,8 @@ class Connection(asyncio.Protocol):
         """The connection is open."""
         self.transport = cast("asyncio.Transport", transport)
         self.opened_at = time.monotonic()
+        # Under TLS the system counts other bytes than ours.
+        self._told = None if transport.get_extra_info("sslcontext") else bytes_acked(self.transport)
         self._pool.opened(self)
 
     def data_received(self, data: bytes) -> None:

@@ -746,11 +746,14 @@ async def test_every_byte_starts_the_bound_on_silence_anew(backend: StartBackend
         assert isinstance(connection, ClientConnection)
         relay = connection.relay
         assert relay is not None
-        first = relay._timer
+        upstream = relay._connection
+        assert upstream is not None
+        first = upstream._bell
         assert first is not None
-        relay._check()  # the timer fires, but a byte came since it was set
-        assert relay._timer is not first
         first.cancel()
+        upstream._ring()  # but a byte came since it was set
+        assert upstream._bell is not None
+        assert upstream._bell is not first
         release.set()
         await client.body(head)
         assert house.controller.outcomes == [Outcome.COMPLETED]
