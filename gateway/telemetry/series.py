@@ -83,6 +83,10 @@ class Counters:
             series = self._series[labels] = Counter()
         return series
 
+    def add(self, *labels: str, by: float = 1.0) -> None:
+        """Add ``by``, at least 0, where looking the series up each time is no matter."""
+        self.of(*labels).value += by
+
     def family(self) -> CounterMetricFamily:
         """All series, now."""
         definition = self._definition
