@@ -49,6 +49,17 @@ def audio_tokens(value: Any) -> int:
     return recording_tokens(_decoded(encoded, _AUDIO_HEAD), len(encoded) * 3 // 4, str(named))
 
 
+def further_tokens(head: str, left_out: int) -> int:
+    """Tokens of ``left_out`` bytes of base64 that follow ``head``: a recording's, as a picture's are in its head."""
+    encoded = _encoded(head)
+    start = _decoded(encoded, _HEAD)
+    if not start or _picture_size(start) is not None or head.startswith(("data:image", "data:video", "data:appl")):
+        return 0
+    seen = len(encoded) * 3 // 4
+    whole = recording_tokens(start[:_AUDIO_HEAD], seen + left_out * 3 // 4, "")
+    return whole - recording_tokens(start[:_AUDIO_HEAD], seen, "")
+
+
 def video_tokens(_value: Any) -> int:
     """A fixed prior: frames and their sampling are the engine's business."""
     return _VIDEO_PRIOR

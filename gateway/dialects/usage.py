@@ -19,18 +19,20 @@ _ROUTES: Final = frozenset({"chat", "completions"})
 _OPTION: Final = b'"stream_options":{"include_usage":true},'
 _EVENT_END: Final = re.compile(rb"(?>\r\n|\n|\r)(?>\r\n|\n|\r)")
 _MARK: Final = b'"usage"'
+_COPIED_MAX: Final = 8 * 1024 * 1024
 _HELD_MAX: Final = 64 * 1024  # bytes of an event that has not ended; counts never take so many
 
 
-def ask_for_usage(route: Route, body: bytes) -> bytes | None:
+def ask_for_usage(route: Route, body: bytes, gist: bytes | None = None) -> bytes | None:
     """``body`` with the option put in front of its other fields; None where that is not to be done.
 
-    It is not where nothing is streamed, and where the client says anything about ``stream_options`` itself.
+    It is not where nothing is streamed, where the client says anything about ``stream_options`` itself, and where a
+    copy of the body would hold all others up. ``gist`` is what is read in place of a large body (``large``).
     """
-    if route.label not in _ROUTES:
+    if route.label not in _ROUTES or len(body) > _COPIED_MAX:
         return None
     try:
-        document = orjson.loads(body)
+        document = orjson.loads(body if gist is None else gist)
     except ValueError:
         return None
     if not isinstance(document, dict) or document.get("stream") is not True or "stream_options" in document:

@@ -23,6 +23,7 @@ from aiohttp import web
 from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account, Revoked, used_tokens
 from gateway.dialects.base import Fault
+from gateway.dialects.large import LARGE, Condensed, condensed
 from gateway.dialects.passthrough import OTHER
 from gateway.dialects.registry import INVALID, Dialects
 from gateway.dialects.usage import ask_for_usage
@@ -75,6 +76,7 @@ class Handler:
         self._clock = clock
         self._catalog = Catalog(config.models_timeout)
         self._memory = BodyMemory(config.body_memory)
+        self._condensing = asyncio.Lock()
         self._ticket_ids = itertools.count(1)
         self._turn = 0
         self.in_flight = 0
@@ -125,9 +127,7 @@ class Handler:
             return await self._websocket(call)
         wire = self._wire(call, await call.read_body(self._config, self._memory))
         call.timeline.read = self._clock()
-        content_type = call.request.headers.get("Content-Type", "")
-        blocks = self._config.hash_prompts and len(self._upstreams) > 1
-        shape = call.dialect.read_request(call.record.route, content_type, wire.body, blocks=blocks)
+        shape = await self._shape(call, wire.body)
         call.record.route = shape.route  # where engines share a path, the body told whose it is
         _hold_to_models(call, shape)
         if call.record.route.access is Access.ADMIT:
@@ -135,6 +135,17 @@ class Handler:
         if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
             return await self._models(call, shape, wire)
         return await self._bypass(call, shape, wire, self._live(shape.model or _described(call)))
+
+    async def _shape(self, call: Call, body: bytes) -> Shape:
+        whole = None
+        if len(body) > LARGE:
+            async with self._condensing:  # one at a time: each holds the loop for some milliseconds at once
+                whole = await _condensed(body)
+        call.gist = body if whole is None else whole.body
+        content_type = call.request.headers.get("Content-Type", "")
+        blocks = self._config.hash_prompts and len(self._upstreams) > 1
+        shape = call.dialect.read_request(call.record.route, content_type, call.gist, blocks=blocks)
+        return shape if whole is None else whole.restored(shape)
 
     async def _websocket(self, call: Call) -> Written:
         """A session: it holds a permit for as long as it is open, and is refused before the upgrade."""
@@ -163,7 +174,7 @@ class Handler:
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """Work for the engine: wait for a permit, hold it until the last byte."""
         ticket = self._ticket(call, shape, wire.body)
-        if small := self._fit.too_small(ticket, wire.body, self._gate.serving(shape.model)):
+        if small := self._fit.too_small(ticket, call.gist, self._gate.serving(shape.model)):
             ticket = replace(ticket, avoid=small)
         if self._config.inject_usage and shape.stream:
             wire = self._asking_for_usage(call, wire)
@@ -282,7 +293,7 @@ class Handler:
         return Wire(call.terms, self._head(call, length), body, call.raw_id, lease=call.lease)
 
     def _asking_for_usage(self, call: Call, wire: Wire) -> Wire:
-        body = ask_for_usage(call.record.route, wire.body)
+        body = ask_for_usage(call.record.route, wire.body, call.gist)
         return wire if body is None else replace(self._wire(call, body), asks_usage=True)
 
     def _head(
@@ -397,6 +408,17 @@ def decide(end: End, relay: Relay) -> Outcome:
     if relay.status >= HTTPStatus.BAD_REQUEST:  # 501 too: llama.cpp's answer to embeddings where it has none
         return Outcome.CLIENT_ERROR
     return _FAULTS[relay.fault]
+
+
+async def _condensed(body: bytes) -> Condensed:
+    steps = condensed(body)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            whole: Condensed = end.value
+            return whole
+        await asyncio.sleep(0)
 
 
 def _finished(relay: Relay, end: End) -> Written:

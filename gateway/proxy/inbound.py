@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import math
 import random
 import time
@@ -94,6 +95,7 @@ class Call:
         )
         self.body_pending = request.can_read_body
         self.lease: Lease | None = None  # on the memory for bodies
+        self.gist = b""  # what is read in place of the body: the same, but for a large one
 
     @property
     def raw_id(self) -> bytes:
@@ -232,7 +234,7 @@ class Call:
         content = self.request.content
         if self.holds_body_back:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        parts: list[bytes] = []
+        first, more = b"", io.BytesIO()  # which grows in place, where joining 64 MiB at the end would take 25 ms
         size = 0
         while not content.at_eof():
             if content.is_eof() and content.exception() is None:  # all of it is here, as nearly always
@@ -244,10 +246,15 @@ class Call:
                 raise too_large(limit)
             if not lease.grow(size):
                 raise no_room()
-            parts.append(part)
+            if size == len(part):
+                first = part
+            else:
+                if not more.tell():
+                    more.write(first)
+                more.write(part)
         self.body_pending = False
         self.record.bytes_in = size
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return more.getvalue() or first
 
     async def _next(self, patience: float) -> bytes:
         content = self.request.content

@@ -57,6 +57,38 @@ async def test_S14_S15_an_answer_that_unpacks_without_end_goes_on_as_it_is(backe
         assert house.controller.outcomes == [Outcome.COMPLETED]
 
 
+@pytest.mark.usefixtures("memory")
+async def test_a_body_of_a_million_lists_goes_on_as_it_is(backend: StartBackend) -> None:
+    """Each would be an object of 56 bytes, and the loop would stand still while they are made."""
+    engine = await backend(always(reply()))
+    body = b'{"model":"m","stream":true,"x":[' + b"[]," * 2**20 + b"[]]}"
+    async with open_house(engine, inject_usage=True) as house:
+        assert (await house.ask(request(body=body))).status == 200
+        assert engine.requests[0].body == body
+        (ticket,) = house.controller.offered
+        assert (ticket.shape.model, ticket.shape.prompt_bytes) == (None, len(body))
+
+
+async def test_a_large_body_is_read_a_piece_at_a_time(backend: StartBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    sleep = asyncio.sleep
+
+    async def turn(seconds: float) -> None:
+        turns.extend([1] * (not seconds))
+        await sleep(seconds)
+
+    engine = await backend(always(reply()))
+    body = b'{"model":"m","stream":true,"prompt":[' + b"1234," * 2**19 + b"1]}"
+    async with open_house(engine, inject_usage=True) as house:
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "sleep", turn)
+            assert (await house.ask(request(target="/v1/completions", body=body))).status == 200
+        assert len(turns) >= len(body) // 2**18
+        (ticket,) = house.controller.offered
+        assert (ticket.shape.model, ticket.shape.prompt_tokens) == ("m", 2**19 + 1)
+        assert b'"include_usage":true' in engine.requests[0].body
+
+
 async def test_S16_a_form_without_end_is_cut_at_the_cap(backend: StartBackend) -> None:
     """Multipart in chunks, without a length; the part never closes."""
     engine = await backend(always(reply()))
