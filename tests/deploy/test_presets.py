@@ -8,7 +8,7 @@ floor is a tenth below what was measured.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +21,9 @@ from gateway.emulator.profiles import (
     C550_ASR,
     DUO_310P,
     LLAMA3_8B_A100,
-    LLAMA3_8B_A100_NO_FLAG,
     MINDIE_910B,
     QWEN3_8B_910B,
+    QWEN3_8B_H100,
 )
 from gateway.settings import Settings
 from gateway.settings.plain import admission_config
@@ -34,19 +34,6 @@ from tests.deploy.helpers import ROOT
 
 FOLDER: Final = ROOT / "config"
 PRESETS: Final = sorted(path for path in FOLDER.glob("*.env") if path.name != "example.env")
-
-H100: Final = replace(
-    LLAMA3_8B_A100_NO_FLAG,
-    name="h100",
-    base=0.007,
-    per_kv_token=4.7e-8,
-    per_prefill_token=4.2e-5,
-    per_attention=1.3e-9,
-    max_num_seqs=1024,
-    max_num_batched_tokens=8192,
-)
-"""The A100 profile with an H100's 3.35 TB/s and twice its arithmetic; one stream has 7.1 ms a token where GPUStack's
-performance lab measured 7.3, and the bounds on a batch are vLLM's defaults on that board."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +58,8 @@ TRIALS: Final = {
     "910b-mindie": Trial((MINDIE_910B,), (_at(30.0),), 100.0, 40.0, 12.8),
     "310p-vllm-ascend": Trial((DUO_310P,), (_at(0.12, timeout=600.0),), 1500.0, 500.0, 0.045),
     "gpustack": Trial((QWEN3_8B_910B,), _MIXED, 200.0, 60.0, 3.3),
-    "h100-latency": Trial((H100,), (_at(60.0), _at(1.0, "documents")), 60.0, 20.0, 27.0),
-    "h100-throughput": Trial((H100,), (_at(120.0),), 40.0, 20.0, 45.0),
+    "h100-latency": Trial((QWEN3_8B_H100,), (_at(49.0), _at(0.8, "documents")), 60.0, 20.0, 20.7),
+    "h100-throughput": Trial((QWEN3_8B_H100,), (_at(70.0),), 40.0, 20.0, 30.7),
     "mixed-gpu-npu": Trial((LLAMA3_8B_A100, QWEN3_8B_910B, QWEN3_8B_910B), (_at(60.0),), 60.0, 25.0, 26.0),
 }
 

@@ -15,6 +15,7 @@ from gateway.emulator.profiles import (
     MINDIE_910B,
     PROFILES,
     QWEN3_8B_910B,
+    QWEN3_8B_H100,
 )
 from gateway.emulator.scenario import clip_tokens
 from tests.emulator.workloads import Figures, play, rank, sharegpt
@@ -107,6 +108,24 @@ def test_910b_mindie() -> None:
     )
 
 
+def test_h100() -> None:
+    share = play(QWEN3_8B_H100, sharegpt())
+    # The same data set, of which those runs drew requests of 233 and 221 tokens in the mean.
+    drawn = [(max(4, prompt * 233 // 215), max(2, output * 221 // 204)) for prompt, output in sharegpt()[:100]]
+    one, four, eight = (play(QWEN3_8B_H100, drawn, concurrency) for concurrency in (1, 4, 8))
+    hold(
+        [
+            Fact("ShareGPT, all at once: tok/s", 13305.4, share.tokens_per_second, 0.85, 1.05),
+            Fact("  mean TTFT, s", 5.173, share.ttft, 0.9, 1.15),
+            Fact("  mean TPOT, s", 0.1266, share.tpot, 0.85, 1.05),
+            Fact("one at a time: mean latency, s", 1.66, one.latency, 0.9, 1.1),
+            Fact("four at a time: tok/s", 1020.8, four.tokens_per_second, 0.9, 1.1),
+            Fact("  mean TPOT, s", 0.00738, four.tpot, 0.95, 1.15),
+            Fact("eight at a time: mean latency, s", 1.78, eight.latency, 0.9, 1.1),
+        ]
+    )
+
+
 def test_310p() -> None:
     hold([Fact("one stream: tok/s", 2.5, 1 / play(DUO_310P, [(50, 100)]).tpot, 0.95, 1.05)])
     eight, nine = play(DUO_310P, [(50, 26)] * 8), play(DUO_310P, [(50, 26)] * 9)
@@ -188,6 +207,7 @@ def test_profiles_are_found_by_their_name() -> None:
         "910b-mindie",
         "a100-llama3-8b",
         "a100-llama3-8b-noflag",
+        "h100-qwen3-8b",
         "310p",
     }
     assert all(name == profile.name for name, profile in PROFILES.items())

@@ -19,6 +19,7 @@ class GatewayProcess:
         self.admin_port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.access_log = folder / "access.jsonl"
+        self.admin_port = int(settings.get("admin_port", self.admin_port))
         chosen = {
             "host": "127.0.0.1",
             "port": str(self.port),

@@ -88,6 +88,11 @@ class Program:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
+
     def signal(self, number: int) -> None:
         """Send it a signal."""
         self._process.send_signal(number)
