@@ -25,6 +25,7 @@ SURE: Final = 0.5  # of the tokens expected: fewer were cached, and what was tho
 SHRINK: Final = 0.9  # of the picture, each time
 GROW: Final = 1.02
 TRUST: Final = 0.1  # weight of the last reply in how much of what is expected is found
+BELIEVED: Final = 0.1  # of what is expected: where less is found, nothing is looked for
 _SPAN: Final = float(1 << 53)
 
 
@@ -71,6 +72,7 @@ class CacheMap:
     def __init__(self) -> None:
         self._holders: dict[int, int] = {}  # block -> bits of the backends that have it
         self._free: list[int] = []
+        self.doubted = 0  # bits of engines in whose caches next to nothing was found of what was thought to be there
         self._next = 0
 
     def join(self) -> Cache:
@@ -83,6 +85,7 @@ class CacheMap:
     def leave(self, cache: Cache) -> None:
         """Forget an engine."""
         self.clear(cache)
+        self.doubted &= ~cache.bit
         self._free.append(cache.bit)
 
     def clear(self, cache: Cache) -> None:
@@ -152,6 +155,8 @@ class CacheMap:
         if expected > 0.0:
             found = min(1.0, reported / expected)
             cache.trust += TRUST * (found - cache.trust)
+            doubted = self.doubted & ~cache.bit
+            self.doubted = doubted if cache.trust >= BELIEVED else doubted | cache.bit
             if found < SURE:
                 cache.capacity = max(min(cache.capacity, len(cache.blocks)) * SHRINK, HELD_LEAST)
                 self._trim(cache)

@@ -31,7 +31,7 @@ from gateway.model import Choice, Priority, Ticket
 RECENT: Final = 10.0  # seconds that another lane's traffic counts as present
 PASSES: Final = 4  # times as many as there are backends that one in turn is passed over
 WORTH: Final = 0.06  # of a prompt's blocks: fewer that are cached there and not elsewhere draw nobody
-BELIEVED: Final = 0.1  # of what was expected in a cache that must have been found there, lately
+LATE: Final = 0.8  # of the time that it may wait at all: then it takes any place
 
 
 class Field(NamedTuple):
@@ -177,8 +177,9 @@ class Balancer:
         """Where it is drawn to: where most of its prompt is cached, else where its session belongs."""
         blocks, caches = ticket.shape.blocks, self._caches
         if blocks and self._balance.affinity is Affinity.PREFIX:
-            depth, home = caches.longest(blocks, field.everyone)
-            if depth and home != field.everyone:
+            trusted = field.everyone & ~caches.doubted
+            depth, home = caches.longest(blocks, trusted)
+            if depth and home != trusted:
                 there = 0 if home & least.cache.bit else depth - caches.longest(blocks, least.cache.bit)[0]
                 if there >= WORTH * len(blocks) or home & least.cache.bit:
                     return Draw(home, Choice.PREFIX, depth)
@@ -221,10 +222,11 @@ class Balancer:
         if pace is None or not any(self._fair(home, field) for home in homes):
             return Keen.RELUCTANT
         lost = 1.0 if draw.choice is Choice.SESSION else (draw.depth - depth) / len(ticket.shape.blocks)
-        saved = min(lost * ticket.work.prompt_tokens * pace, self._balance.patience)
+        # A place that stays empty for a moment costs its part of the engine, a prompt that is read again all of it.
+        saved = min(lost * ticket.work.prompt_tokens * pace * max(1, books.window.inflight), self._balance.patience)
         waited = 0.0 if entry is None else now - entry.arrived
         if entry is not None:
-            saved = min(saved, 0.5 * (entry.deadline - entry.arrived))
+            saved = min(saved, LATE * (entry.deadline - entry.arrived))
         wait = min(home.interval for home in homes) * (1.0 + field.waiting / len(field.sound))
         return Keen.PATIENT if waited < saved and wait < saved else Keen.RELUCTANT
 

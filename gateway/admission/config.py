@@ -105,13 +105,13 @@ class BalanceConfig:
     """Which backend, where several serve a request.
 
     ``bound``: a backend that has more than 1 + ``bound`` of its fair share in flight draws nobody. ``patience``: the
-    longest a request waits for the backend that it is drawn to, in seconds, while another has room; it never waits for
-    longer than the cold prefill would take that it saves.
+    longest a request waits for the backend that it is drawn to, in seconds, while another has room; it never waits
+    where a cold prefill would cost the engines less.
     """
 
     affinity: Affinity = Affinity.NONE
     bound: float = 0.25
-    patience: float = 1.0
+    patience: float = 10.0
     failovers: float = 0.05  # share of requests that may be tried on another backend, of all that come
 
 

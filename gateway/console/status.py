@@ -90,6 +90,7 @@ def status_view(
     hung = {finding["backend"] for finding in findings if finding["cause"] == "backend_hung"}
     for backend in view["backends"]:
         backend["hung"] = backend["name"] in hung
+        backend["share"], backend["hit_rate"] = history.share(backend["name"])
     return {
         "verdict": asdict(verdict(state, rates, findings)),
         "version": version,

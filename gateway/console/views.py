@@ -56,6 +56,9 @@ def _backend(backend: BackendState) -> dict[str, Any]:
         "pace_base_seconds": _rounded(backend.pace_base, 6),
         "pace_target_seconds": _rounded(backend.pace_target, 6),
         "limit_changes": changes,
+        "choices": dict(backend.choices),
+        "prompt_tokens": backend.prompt_tokens,
+        "cached_tokens": backend.cached_tokens,
         "hints_age_seconds": _rounded(backend.hints_age, 3),
         "engine": _engine(backend.engine)
         | {

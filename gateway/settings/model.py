@@ -122,7 +122,7 @@ class _Balance(BaseModel):
     affinity_patience: Annotated[Seconds, Ge(0)] = Field(
         default=_BALANCE.patience,
         description="The longest a request waits for the engine that it is drawn to while another has room; never "
-        "longer than the prefill takes that it saves. 0: it does not.",
+        "where a cold prefill would cost the engines less. 0: it does not.",
     )
     session_by: SessionSources = Field(
         default=("conversation", "user"),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.model import Priority, Record, Ticket, Timeline, Usage
+from gateway.model import Choice, Priority, Record, Ticket, Timeline, Usage
 from gateway.telemetry.sink import CAPACITY, LineSink
 
 _LOG: Final = logging.getLogger("gateway.access_log")
@@ -88,6 +88,8 @@ def _fields(record: Record, ended: float) -> dict[str, Any]:
         fields["lane"] = record.lane
     if record.backend is not None:
         fields["backend"] = record.backend
+    if record.choice is not None and record.choice is not Choice.HEADROOM:
+        fields["choice"] = record.choice._value_
     if record.attempts:
         fields["attempts"] = record.attempts
     fields["bytes_in"] = record.bytes_in

@@ -274,6 +274,22 @@ LIMIT_CHANGES: Final = _counter(
     meaning="Moves of the concurrency limit, and why.",
     action="Cuts for one reason only name the bottleneck of that engine.",
 )
+CHOICES: Final = _counter(
+    "gateway_backend_choices_total",
+    *("backend", "choice"),
+    meaning="Requests sent to a backend, and why there: headroom (the emptiest), prefix or session (it is drawn "
+    "there), spill (where it is drawn to there was no room, or more than a fair share), failover (another one was "
+    "tried first).",
+    action="Much spill beside prefix or session: few prompts draw most of the load, or the engines are full. Failover: "
+    "an engine cannot be reached.",
+)
+CACHE_TOKENS: Final = _counter(
+    "gateway_prefix_cache_tokens_total",
+    *("backend", "found"),
+    meaning="Prompt tokens of answers that say how many of them were cached; found says whether these were.",
+    action='The rate of found="true" over that of both is the hit rate. Low on one of several engines: see '
+    "GATEWAY_AFFINITY. Low on all: prompts have little in common, or do not begin with what they have.",
+)
 PACE: Final = _gauge(
     "gateway_pace_seconds",
     "backend",
@@ -479,7 +495,17 @@ SECTIONS: Final[tuple[tuple[str, tuple[Definition, ...]], ...]] = (
         "Backends",
         (
             *(INFLIGHT_REQUESTS, INFLIGHT_TOKENS, UNSTARTED_REQUESTS),
-            *(CONCURRENCY_LIMIT, LIMIT_MINIMUM, TOKEN_LIMIT, LIMIT_CHANGES, PACE, LATENCY_BASELINE, PACE_TARGET),
+            *(
+                CONCURRENCY_LIMIT,
+                LIMIT_MINIMUM,
+                TOKEN_LIMIT,
+                LIMIT_CHANGES,
+                CHOICES,
+                CACHE_TOKENS,
+                PACE,
+                LATENCY_BASELINE,
+                PACE_TARGET,
+            ),
             *(BACKEND_UP, BACKEND_DRAINED, BACKEND_SILENCE, KV_USAGE, SCRAPE_AGE),
         ),
     ),

@@ -65,6 +65,7 @@ class Entry:
     stamps: array[int]
     blanks: array[int] | None
     unheard: array[int] | None
+    choice: str | None = None  # why that backend
 
     @property
     def size(self) -> int:
@@ -135,6 +136,7 @@ def entry_of(record: Record, ticket: Ticket) -> Entry:
         timeline.stamps,
         timeline.blanks,
         timeline.unheard,
+        None if record.choice is None else record.choice._value_,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.model import GatewayState, Outcome, Record
+from gateway.model import BackendState, GatewayState, Outcome, Record
 
 KEPT: Final = 900
 """Samples, one a second."""
@@ -85,6 +85,7 @@ class History:
         self._number = 0
         self._speeds: deque[tuple[int, str | None, float, float | None]] = deque(maxlen=_MOST)  # lane, TTFT, TPOT
         self._waits: dict[str, deque[tuple[int, float]]] = {}
+        self._sent: deque[dict[str, tuple[int, int, int]]] = deque(maxlen=SHED_SPAN + 1)  # by backend, since the start
         self._timer: asyncio.TimerHandle | None = None
         self.started = clock()
         self._latest: GatewayState | None = None
@@ -147,6 +148,7 @@ class History:
         state = self._latest = self._state_now()
         self._number += 1
         shown = state.backends[:BACKENDS]
+        self._sent.append({each.name: _sent(each) for each in state.backends})
         speeds = [entry for entry in self._speeds if entry[0] >= self._number - RECENT]
         self._samples.append(
             Sample(
@@ -218,10 +220,32 @@ class History:
             found += each.shed
         return found
 
+    def share(self, backend: str) -> tuple[float | None, float | None]:
+        """Its part of all requests that were sent in the last minute, and the part of their prompts that it had cached.
+
+        None where nothing was sent, or where its engine does not say it.
+        """
+        moved = {name: self._moved(name) for name in self._sent[-1]} if self._sent else {}
+        requests, prompts, cached = moved.get(backend, (0, 0, 0))
+        everything = sum(each for each, _, _ in moved.values())
+        return (
+            _short(requests / everything) if everything else None,
+            _short(min(1.0, cached / prompts)) if prompts else None,
+        )
+
+    def _moved(self, backend: str) -> tuple[int, int, int]:
+        after, before = self._sent[-1][backend], self._sent[0].get(backend, (0, 0, 0))
+        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
+
     def waits(self, lane: str) -> Pair:
         """Of requests that left the lane's queue for a backend and ended lately."""
         entries = self._waits.get(lane, ())
         return percentiles([wait for number, wait in entries if number >= self._number - RECENT])
+
+
+def _sent(backend: BackendState) -> tuple[int, int, int]:
+    """Requests sent to it, tokens of prompts of which it said how much was cached, and of those the cached ones."""
+    return sum(backend.choices.values()), backend.prompt_tokens, backend.cached_tokens
 
 
 def percentiles(values: Iterable[float]) -> Pair:

@@ -403,6 +403,16 @@ def _of_backends(state: GatewayState) -> Iterator[Metric]:
         for (direction, reason), count in backend.limit_changes.items():
             changes.add_metric((clean(backend.name), direction, reason), count)
     yield changes
+    choices, cache = _family(names.CHOICES), _family(names.CACHE_TOKENS)
+    for backend in state.backends:
+        for choice, count in backend.choices.items():
+            choices.add_metric((clean(backend.name), choice), count)
+        if backend.prompt_tokens:
+            missed = max(0, backend.prompt_tokens - backend.cached_tokens)
+            cache.add_metric((clean(backend.name), "true"), backend.cached_tokens)
+            cache.add_metric((clean(backend.name), "false"), missed)
+    yield choices
+    yield cache
 
 
 def _of_lanes(state: GatewayState) -> Iterator[Metric]:

@@ -33,6 +33,7 @@ _PLAIN: Final[dict[str, tuple[Any, type]]] = {  # field: what a line that leaves
     "lane": (None, str),
     "priority": (None, str),
     "backend": (None, str),
+    "choice": (None, str),
     "status": (0, int),
     "stream": (False, bool),
     "generates": (True, bool),

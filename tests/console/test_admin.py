@@ -168,6 +168,9 @@ async def test_state_shows_everything() -> None:
                 "pace_base_seconds": 0.012,
                 "pace_target_seconds": 0.06,
                 "limit_changes": {"up": {"pace": 9}, "down": {"queue": 2}},
+                "choices": {"headroom": 5, "prefix": 3},
+                "prompt_tokens": 800,
+                "cached_tokens": 600,
                 "hints_age_seconds": 1.5,
                 "engine": {
                     "running": 7.0,

@@ -48,6 +48,8 @@ EXPECTED = {
     "gateway_concurrency_limit_minimum": ("gauge", {"backend"}),
     "gateway_token_limit": ("gauge", {"backend"}),
     "gateway_concurrency_limit_changes_total": ("counter", {"backend", "direction", "reason"}),
+    "gateway_backend_choices_total": ("counter", {"backend", "choice"}),
+    "gateway_prefix_cache_tokens_total": ("counter", {"backend", "found"}),
     "gateway_pace_seconds": ("gauge", {"backend"}),
     "gateway_latency_baseline_seconds": ("gauge", {"backend"}),
     "gateway_pace_target_seconds": ("gauge", {"backend"}),

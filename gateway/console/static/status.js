@@ -266,6 +266,8 @@ function card(status, backend) {
   else if (backend.token_limit) fact("KV, estimated", `${count(backend.tokens)} of ${count(backend.token_limit)}`, backend.tokens / backend.token_limit);
   if (engine.waiting !== null) fact("In its own queue", count(engine.waiting), null, engine.waiting > 0.2 * backend.limit && engine.waiting > 2 ? "warning" : "");
   else fact("Not started yet", count(backend.unstarted));
+  if (status.backends.length > 1 && backend.share !== null) fact("Share of requests", percent(backend.share), backend.share);
+  if (backend.hit_rate !== null) fact("Prompts cached", percent(backend.hit_rate), backend.hit_rate);
   if (hung || backend.silence_seconds > SILENT) fact("Silent for", seconds(backend.silence_seconds), null, hung ? "critical" : "");
   if (stale) fact("Its gauges are", `${seconds(backend.hints_age_seconds)} old`, null, "warning");
   return h("article", { class: `card ${hung ? "critical" : level}` },
