@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ import aiohttp
 
 from gateway.app.configs import load_all
 from gateway.app.exits import EXIT_START, EXIT_USAGE
-from gateway.settings import variable
+from gateway.settings import Settings, variable
 
 _PATIENCE: Final = 60.0  # seconds that the gateway has for its answer
 
@@ -43,15 +44,36 @@ async def admin_port(url: str | None, env_file: str | None) -> AsyncIterator[Ask
         AdminError: nobody answers there, or with something else.
     """
     settings = load_all(env_file).settings
-    admin = (url or f"http://127.0.0.1:{settings.admin_port}").rstrip("/")
+    admin = (url or here(settings)).rstrip("/")
+    trust = _trust(settings, known=url is None) if admin.startswith("https:") else True
     token = settings.admin_token
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
     try:
-        async with aiohttp.ClientSession(headers=headers, timeout=aiohttp.ClientTimeout(_PATIENCE)) as session:
+        async with aiohttp.ClientSession(
+            headers=headers, timeout=aiohttp.ClientTimeout(_PATIENCE), connector=aiohttp.TCPConnector(ssl=trust)
+        ) as session:
             yield lambda method, path, query, change=None: _asked(session, method, f"{admin}{path}", query, change)
     except (aiohttp.ClientError, TimeoutError) as error:
         remedy = f"--admin or {variable('admin_port')} says where it is"
         raise AdminError(f"no gateway answers at {admin} ({str(error) or 'timeout'}); {remedy}") from error
+
+
+def here(settings: Settings) -> str:
+    """Where the admin port of a gateway with these settings is, on this machine."""
+    return f"{'http' if settings.admin_tls_cert is None else 'https'}://127.0.0.1:{settings.admin_port}"
+
+
+def _trust(settings: Settings, *, known: bool) -> ssl.SSLContext:
+    """Who is taken for the gateway: the holder of its certificate, beside who is vouched for as usual.
+
+    ``known``: it is on this machine, of which certificates do not speak.
+    """
+    context = ssl.create_default_context()
+    if settings.admin_tls_cert is not None:
+        context.load_verify_locations(settings.admin_tls_cert)
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = not known
+    return context
 
 
 async def _asked(session: aiohttp.ClientSession, method: str, url: str, query: Query, change: object) -> str:

@@ -16,7 +16,7 @@ from aiohttp import web
 from gateway import __version__
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
-from gateway.app.configs import config_hash, described, metrics_config, proxy_config, share_config
+from gateway.app.configs import admin_tls, config_hash, described, metrics_config, proxy_config, share_config
 from gateway.app.discovery import Discovery, sources
 from gateway.app.exits import StartError
 from gateway.app.reload import Reloader
@@ -35,6 +35,7 @@ from gateway.model import Backend, GatewayState, Observer
 from gateway.proxy.canary import CanaryPlan
 from gateway.proxy.gate import Gate
 from gateway.proxy.server import Door, Gateway
+from gateway.proxy.tls import ServerTls
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.plain import admission_config, api_keys
 from gateway.sharing.share import Share
@@ -137,7 +138,10 @@ class Service:
             None if meet is None else reception,
             self._quotas,
         )
-        self._reloader = Reloader(loaded, read or (lambda: loaded), self.gateway, self._tell_change, self._quotas)
+        self._admin_tls = None if (tls := admin_tls(settings)) is None else ServerTls(tls)
+        self._reloader = Reloader(
+            loaded, read or (lambda: loaded), self.gateway, self._tell_change, self._quotas, self._admin_tls
+        )
         self._discovery = _discovery(settings, self._reloader, lambda: set(self.gateway.tuning.backends))
         self._census = Census(settings.replicas.places, settings.replicas.count, self._share)
         token = settings.admin_token
@@ -194,13 +198,16 @@ class Service:
 
     async def _open_admin(self) -> None:
         await self._admin.setup()
-        await web.TCPSite(self._admin, self._settings.admin_host, self._settings.admin_port).start()
+        context = None if self._admin_tls is None else self._admin_tls.context
+        settings = self._settings
+        await web.TCPSite(self._admin, settings.admin_host, settings.admin_port, ssl_context=context).start()
 
     @property
     def admin_url(self) -> str:
         """Where the admin port listens, with the port really bound."""
         host, port = self._admin.addresses[0][:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        scheme = "http" if self._admin_tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _share(self, replicas: int) -> None:
         """So many gateways share the engines now."""

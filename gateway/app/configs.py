@@ -141,6 +141,11 @@ def share_config(settings: Settings) -> ShareConfig | None:
     )
 
 
+def admin_tls(settings: Settings) -> ListenerTls | None:
+    """How the admin port is reached; None is plain HTTP."""
+    return None if settings.admin_tls_cert is None else ListenerTls(settings.admin_tls_cert, settings.admin_tls_key)
+
+
 def metrics_config(settings: Settings) -> MetricsConfig:
     """Bounds and edges of the metrics; the models that the settings name always have their series."""
     return MetricsConfig(

@@ -14,10 +14,11 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.app.configs import faults_of, proxy_config, share_config
+from gateway.app.configs import admin_tls, faults_of, proxy_config, share_config
 from gateway.console.reload import Reloaded
 from gateway.proxy.keys import Keys
 from gateway.proxy.server import Gateway
+from gateway.proxy.tls import ServerTls, server_context
 from gateway.settings import Loaded, Settings, variable
 from gateway.settings.faults import invalid
 from gateway.settings.plain import api_keys, backends, lanes
@@ -30,9 +31,10 @@ _LOOK: Final = 2.0  # seconds between two looks at the files
 _KEYS: Final = ("api_keys", "api_keys_file")
 _LANES: Final = ("lanes", "lane_weights", "ttft_objective", "max_wait")
 _LISTENER_TLS: Final = ("listen_tls_cert", "listen_tls_key", "listen_tls_client_ca")
+_ADMIN_TLS: Final = ("admin_tls_cert", "admin_tls_key")
 _CERTIFICATES: Final = ("tls_ca", "tls_cert", "tls_key")
 LIVE: Final = frozenset({
-    *_KEYS, *_LANES, *_LISTENER_TLS, *_CERTIFICATES,
+    *_KEYS, *_LANES, *_LISTENER_TLS, *_ADMIN_TLS, *_CERTIFICATES,
     "backends", "tpot_objective", "log_level", "tls_verify", "forward_client_keys",
     "load_header", "priority_header", "client_header", "session_by", "choice_header",
     "max_body_size", "max_request_line", "max_header_size", "max_headers", "client_keepalive", "client_timeout",
@@ -55,18 +57,21 @@ class Reloader:
         gateway: Gateway,
         tell: Callable[[str | None, str], None],
         share: Share | None = None,
+        admin: ServerTls | None = None,
     ) -> None:
+        """``admin`` is the admin port's side of TLS, where it has any."""
         self.loaded = loaded  # what is in effect
         self._read = read
         self._gateway = gateway
         self._share = share
         self._tell = tell
+        self._admin = admin
         self._keys: Keys | None = None
         self._given = loaded.settings.backends  # as the settings had them when they were last read
         self._lock = asyncio.Lock()
         self._watched = (
             _Watched("keys", lambda: _paths(self.loaded.settings, ("api_keys_file",)), self._renew_keys),
-            _Watched("certificates", lambda: _certificates(self.loaded.settings), gateway.renew_tls),
+            _Watched("certificates", lambda: _certificates(self.loaded.settings), self._renew_tls),
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -92,6 +97,21 @@ class Reloader:
         for watched in self._watched:
             async with self._lock:
                 await watched.look()
+
+    async def _renew_tls(self) -> None:
+        await self._put_tls(self.loaded.settings, self._gateway.renew_tls)
+
+    async def _put_tls(self, settings: Settings, put_others: Callable[[], Awaitable[None]]) -> None:
+        """Put all certificates in effect, those of the admin port with the others, or none.
+
+        Raises:
+            OSError: a file cannot be read, or does not hold what it should.
+        """
+        wanted = admin_tls(settings)
+        fresh = None if wanted is None else await asyncio.to_thread(server_context, wanted)
+        await put_others()
+        if self._admin is not None and fresh is not None:
+            self._admin.current = fresh
 
     async def _renew_keys(self) -> None:
         self._put_keys(await asyncio.to_thread(api_keys, self.loaded.settings))
@@ -119,7 +139,7 @@ class Reloader:
         settings = wanted.settings
         try:
             keys = await asyncio.to_thread(api_keys, settings)
-            await self._gateway.reconfigure(proxy_config(settings))
+            await self._put_tls(settings, lambda: self._gateway.reconfigure(proxy_config(settings)))
         except ValueError as error:
             return Reloaded(faults=(f"{variable('api_keys_file')}: {error}",))
         except OSError as error:
@@ -237,6 +257,8 @@ def merged(running: Loaded, wanted: Loaded) -> tuple[Loaded, list[str]]:
         fixed |= set(_LISTENER_TLS)
     if (old.share_url is None) != (new.share_url is None):
         fixed.add("share_url")
+    if (old.admin_tls_cert is None) != (new.admin_tls_cert is None):
+        fixed |= set(_ADMIN_TLS)
     if bool(old.backends) != bool(new.backends):
         fixed.add("backends")
     update = {name: getattr(new, name) for name in Settings.model_fields if name not in fixed}
@@ -271,7 +293,7 @@ def _paths(settings: object, fields: Iterable[str]) -> list[str]:
 
 def _certificates(settings: Settings) -> list[str]:
     own = [path for backend in settings.backends for path in _paths(backend, _CERTIFICATES)]
-    return _paths(settings, (*_LISTENER_TLS, *_CERTIFICATES)) + own
+    return _paths(settings, (*_LISTENER_TLS, *_ADMIN_TLS, *_CERTIFICATES)) + own
 
 
 class _Watched:

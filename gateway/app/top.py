@@ -15,7 +15,7 @@ import aiohttp
 from rich.console import Console, Group
 from rich.live import Live
 
-from gateway.app.admin import AdminError, Ask, admin_port
+from gateway.app.admin import AdminError, Ask, admin_port, here
 from gateway.app.configs import load_all
 from gateway.app.exits import EXIT_START
 from gateway.console.top import WIDTH, TopView
@@ -44,7 +44,7 @@ def run_top(arguments: argparse.Namespace) -> int:
 
 
 async def _top(arguments: argparse.Namespace) -> int:
-    where = arguments.admin or f"http://127.0.0.1:{load_all(arguments.env_file).settings.admin_port}"
+    where = arguments.admin or here(load_all(arguments.env_file).settings)
     console = Console(highlight=False)
     view = TopView(where.partition("://")[2].rstrip("/"), plain=not console.encoding.lower().startswith("utf"))
     seen = _Seen()

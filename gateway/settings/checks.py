@@ -122,9 +122,9 @@ def _body_memory(settings: Settings) -> Iterator[Fault]:
 
 
 def _tls(settings: Settings) -> Iterator[Fault]:
-    for prefix, authorities in (("", "tls_ca"), ("listen_", "listen_tls_client_ca")):
+    for prefix, authorities in (("", "tls_ca"), ("listen_", "listen_tls_client_ca"), ("admin_", "")):
         cert, key = f"{prefix}tls_cert", f"{prefix}tls_key"
-        given = [getattr(settings, name) for name in (authorities, cert, key)]
+        given = [getattr(settings, name, None) for name in (authorities, cert, key)]
         for fields, problem in _tls_problems(given[0], given[1], given[2], variable(cert)):
             yield _fault(problem, *(authorities if field == "tls_ca" else f"{prefix}{field}" for field in fields))
     if settings.listen_tls_client_ca is not None and settings.listen_tls_cert is None:

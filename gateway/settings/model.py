@@ -162,6 +162,12 @@ class _Listeners(BaseModel):
     )
     admin_host: Host = Field(default="0.0.0.0", description="Address for probes, metrics and state.")  # noqa: S104 - the same
     admin_port: Port = Field(default=8081, description="Port for probes, metrics and state.")
+    admin_tls_cert: File | None = Field(
+        default=None,
+        description="Certificate for the admin port, as GATEWAY_LISTEN_TLS_CERT. Unset: plain HTTP. With it probes and "
+        "Prometheus need `scheme: https`; `gateway report` and the like on this machine trust it.",
+    )
+    admin_tls_key: File | None = Field(default=None, description="Its key, unencrypted.")
     admin_token: Secret | None = Field(
         default=None, description="Token that opens the admin port to other than loopback."
     )

@@ -12,12 +12,14 @@ import aiohttp
 import pytest
 
 from gateway.app import reload
+from gateway.app.admin import AdminError, admin_port
 from gateway.app.reload import LIVE
 from gateway.settings import Settings
 from gateway.settings.keys import hashed
 from tests.app.house import House, engine
 from tests.proxy.certificates import Authority
 from tests.proxy.helpers import CHAT_STREAM, SSE_HEAD, Message, Peer, ScriptedBackend, chunked, event, reply
+from tests.real.process import free_port
 
 KEY = "sk-first-0123456789abcdef"
 SECOND = "sk-second-0123456789abcdef"
@@ -137,15 +139,20 @@ async def test_certificates_are_replaced_by_their_files_alone(tmp_path: Path, ca
         cert.write_bytes(made.cert.read_bytes())
 
     async def shown(house: House) -> str:
-        port = int(house.service.gateway.url.rpartition(":")[2])
-        context = authority.root.context()
-        _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-        (((_, name),),) = writer.get_extra_info("peercert")["subject"]
-        writer.close()
-        return str(name)
+        names = set()
+        for url in (house.service.gateway.url, house.service.admin_url):
+            assert url.startswith("https:")
+            port = int(url.rpartition(":")[2])
+            context = authority.root.context()
+            _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+            (((_, name),),) = writer.get_extra_info("peercert")["subject"]
+            names.add(str(name))
+            writer.close()
+        assert len(names) == 1
+        return names.pop()
 
     put("before")
-    files = {"listen_tls_cert": cert, "listen_tls_key": key}
+    files = {"listen_tls_cert": cert, "listen_tls_key": key, "admin_tls_cert": cert, "admin_tls_key": key}
     async with engine() as backend, House(tmp_path, backends=backend.url, **files).open() as house:
         look = house.service._reloader.look
         await look()
@@ -160,6 +167,23 @@ async def test_certificates_are_replaced_by_their_files_alone(tmp_path: Path, ca
         key.write_bytes(after)
         await look()
         assert await shown(house) == "after"
+
+
+async def test_the_admin_port_has_tls_and_the_gateways_own_tools_trust_it(tmp_path: Path) -> None:
+    authority, other = (Authority(tmp_path / name, name) for name in ("root", "other"))
+    made = authority.issue("elsewhere", "10.0.0.1")
+    files = {"admin_tls_cert": made.cert, "admin_tls_key": made.key, "admin_port": free_port()}
+    async with engine() as backend, House(tmp_path, backends=backend.url, **files).open() as house:
+        async with admin_port(None, str(house.file)) as ask:
+            assert "version" in json.loads(await ask("GET", "/state", ()))
+        with pytest.raises(AdminError, match="not valid for"):  # who asks by name is told
+            async with admin_port(house.service.admin_url, str(house.file)) as ask:
+                await ask("GET", "/state", ())
+        stranger = other.issue("stranger")
+        house.write(admin_tls_cert=stranger.cert, admin_tls_key=stranger.key)
+        with pytest.raises(AdminError, match="certificate verify failed"):
+            async with admin_port(None, str(house.file)) as ask:
+                await ask("GET", "/state", ())
 
 
 # --------------------------------------------------------------------------------------------------------------

@@ -45,13 +45,13 @@ class Authority:
     def _paths(self, name: str) -> Certificate:
         return Certificate(self._folder / f"{name}.pem", self._folder / f"{name}.key")
 
-    def issue(self, name: str) -> Certificate:
-        """A certificate for 127.0.0.1 whose subject is ``name``."""
+    def issue(self, name: str, address: str = "127.0.0.1") -> Certificate:
+        """A certificate for ``address`` whose subject is ``name``."""
         made = self._paths(name)
         _openssl(
             *("req", "-x509", *_CURVE, "-days", "2", "-subj", f"/CN={name}"),
             *("-CA", self.root.cert, "-CAkey", self.root.key),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"),
+            *("-addext", f"subjectAltName=IP:{address}", "-addext", "basicConstraints=critical,CA:FALSE"),
             *("-keyout", made.key, "-out", made.cert),
         )
         return made

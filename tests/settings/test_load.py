@@ -323,21 +323,23 @@ def test_files_that_hold_no_certificates_are_faults(tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
+        (("listen_tls_cert",), "GATEWAY_LISTEN_TLS_CERT: got 'FILE' ("),
+        (("listen_tls_key",), "GATEWAY_LISTEN_TLS_KEY: a key without GATEWAY_LISTEN_TLS_CERT, expected both"),
         (
-            ("cert",),
-            "GATEWAY_LISTEN_TLS_CERT: got 'FILE' (",
+            ("listen_tls_client_ca",),
+            "GATEWAY_LISTEN_TLS_CLIENT_CA: authorities without GATEWAY_LISTEN_TLS_CERT, expected both",
         ),
-        (("key",), "GATEWAY_LISTEN_TLS_KEY: a key without GATEWAY_LISTEN_TLS_CERT, expected both"),
-        (("client_ca",), "GATEWAY_LISTEN_TLS_CLIENT_CA: authorities without GATEWAY_LISTEN_TLS_CERT, expected both"),
-        (("client_ca",), "GATEWAY_LISTEN_TLS_CLIENT_CA: got 'FILE' ("),
+        (("listen_tls_client_ca",), "GATEWAY_LISTEN_TLS_CLIENT_CA: got 'FILE' ("),
+        (("admin_tls_cert",), "GATEWAY_ADMIN_TLS_CERT: got 'FILE' ("),
+        (("admin_tls_key",), "GATEWAY_ADMIN_TLS_KEY: a key without GATEWAY_ADMIN_TLS_CERT, expected both"),
     ],
 )
-def test_certificates_of_the_listener_are_checked(
+def test_certificates_of_the_listeners_are_checked(
     given: tuple[str, ...], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "x.pem"
     file.write_text("no certificate", encoding="utf-8")
     for name in given:
-        monkeypatch.setenv(f"GATEWAY_LISTEN_TLS_{name.upper()}", str(file))
+        monkeypatch.setenv(f"GATEWAY_{name.upper()}", str(file))
     found = lines(load())
     assert any(line.startswith(expected.replace("FILE", str(file))) for line in found), found
