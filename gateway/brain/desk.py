@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.admission.estimator import Estimator
-from gateway.admission.quota import Account
+from gateway.admission.quota import Account, KeyTerms
 from gateway.brain.setup import Setup
 from gateway.brain.view import View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard
@@ -202,8 +202,7 @@ class Desk:
         for charging in self._charging:
             charging.cancel()
         for name, count in self._charged.items():
-            if account := self._keys.account(name):
-                self._gate.abandon(account, count)
+            self._gate.abandon(self._account(name), count)
         self._waiting.clear()
         self._held.clear()
         self._charged.clear()
@@ -306,9 +305,13 @@ class Desk:
 
     def _refund(self, payload: memoryview) -> None:
         name, reserved, used, refused = heard(payload)
-        if self._charged.get(name) and (account := self._keys.account(name)):
+        if self._charged.get(name):
             self._charged[name] -= 1
-            self._gate.refund(account, reserved, used, refused=refused)
+            self._gate.refund(self._account(name), reserved, used, refused=refused)
+
+    def _account(self, name: str) -> Account:
+        """Whose key was taken away has none here any more, but maybe at other gateways."""
+        return self._keys.account(name) or Account(KeyTerms(name))
 
 
 def _refusal(rejection: Rejection) -> tuple[str, float, bool | None]:

@@ -290,12 +290,12 @@ class Share:
         for holder in list(self._lively):
             if holder.shared.is_restless(block, now) or holder.shared.is_stale(now):
                 self._mark(holder)
-            elif holder.shared.idle and now - holder.shared.active > IDLE:
+            elif now - holder.shared.active > IDLE:
                 del self._lively[holder]
         if now >= self._forget_at:
             self._forget_at = now + _FORGOTTEN
             for name, holder in list(self._holders.items()):
-                if holder not in self._lively and now - holder.shared.active > _FORGOTTEN:
+                if holder.shared.idle and now - holder.shared.active > _FORGOTTEN:
                     del self._holders[name]
 
     async def _turn(self, holders: Iterable[_Holder]) -> None:

@@ -21,6 +21,7 @@ from gateway.model import ShareFailure
 from gateway.sharing.base import Call, StoreError
 
 _CONNECTING: Final = 1.0  # seconds for TCP, TLS and the password; nobody waits for it
+_LATE: Final = 5  # turns of the loop: if this process itself stood still, what came meanwhile is read first
 _TEXTS: Final = (("READONLY", ShareFailure.READONLY), ("OOM ", ShareFailure.MEMORY), ("LOADING", ShareFailure.LOADING))
 _KINDS: Final = (
     (exceptions.AuthenticationError, ShareFailure.DENIED),
@@ -108,15 +109,23 @@ class RedisStore:
 
     @staticmethod
     async def _ask(answer: Any, timeout: float) -> Any:  # noqa: ASYNC109 - the same
+        task = asyncio.ensure_future(answer)
         try:
-            async with asyncio.timeout(timeout):
-                return await answer
+            await asyncio.wait({task}, timeout=timeout)
+            for _ in range(_LATE):
+                if not task.done():
+                    await asyncio.sleep(0)
+            if not task.done():
+                raise StoreError(ShareFailure.TIMEOUT, "no answer in time")
+            return task.result()
         except (exceptions.RedisError, OSError) as error:
             raise _failed(error) from None
+        finally:
+            task.cancel()
 
 
 def _failed(error: Exception) -> StoreError:
-    text = str(error) or "no answer in time"
+    text = str(error) or type(error).__name__
     kind = next((kind for classes, kind in _KINDS if isinstance(error, classes)), ShareFailure.ERROR)
     if kind in {ShareFailure.ERROR, ShareFailure.UNREACHABLE}:
         kind = next((said for word, said in _TEXTS if word in text), kind)

@@ -290,6 +290,82 @@ def test_the_sum_is_what_one_gateway_would_let_in(
     assert set(gateways.ledger.places.values()) <= {0}
 
 
+class Fates(Gateways):
+    """What befalls gateways and their store, by name."""
+
+    def __init__(self, count: int, limit: int) -> None:
+        self.bounds = {"requests_per_minute": limit, "tokens_per_minute": 20 * limit, "max_in_flight": limit}
+        super().__init__(count, terms(**self.bounds))
+        self.running: list[list[int]] = [[] for _ in range(count)]
+        self.alone = [False] * count
+
+    def begins(self, number: int, tokens: int) -> None:
+        if self.enter(number, tokens) is None:
+            self.running[number].append(tokens)
+
+    def ends(self, number: int, tokens: int) -> None:
+        if self.running[number]:
+            self.all[number].leave(self.running[number].pop(), tokens, self.now, refused=tokens % 5 == 0)
+
+    def looks(self, number: int, _tokens: int) -> None:
+        if not self.alone[number]:
+            self.tell(number)
+
+    def parts(self, number: int, _tokens: int) -> None:
+        self.all[number].part(len(self.all), self.now)
+        self.alone[number] = True
+
+    def rejoins(self, number: int, _tokens: int) -> None:
+        if self.alone[number]:
+            self.all[number].rejoin(self.now)
+            self.alone[number] = False
+
+    def doubts(self, number: int, _tokens: int) -> None:
+        if not self.alone[number]:
+            self.all[number].doubt()
+
+    def forgets(self, _number: int, _tokens: int) -> None:
+        self.ledger = Ledger()
+
+    def retunes(self, number: int, tokens: int) -> None:
+        more = {**self.bounds, "max_in_flight": self.bounds["max_in_flight"] + tokens % 3}
+        self.all[number].retune(terms(**more) if tokens % 7 else terms(requests_per_minute=60), self.now)
+
+
+@settings(max_examples=200)
+@given(
+    fates=st.builds(Fates, st.integers(1, 3), st.integers(1, 500)),
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ["begins"] * 5 + ["ends"] * 4 + ["looks", "looks", "parts", "rejoins", "doubts", "forgets", "retunes"]
+            ),
+            st.integers(0, 2),
+            st.integers(0, 300),
+            st.sampled_from([0.0, 0.01, 0.5, 3.0]),
+        ),
+        max_size=150,
+    ),
+)
+def test_whatever_befalls_the_store_nothing_is_counted_twice_or_for_ever(
+    fates: Fates, steps: list[tuple[str, int, int, float]]
+) -> None:
+    for what, which, tokens, pause in steps:
+        fates.now += pause
+        getattr(fates, what)(which % len(fates.all), tokens)
+        assert [shared.in_flight for shared in fates.all] == [len(each) for each in fates.running]
+    for number, each in enumerate(fates.running):
+        fates.rejoins(number, 0)
+        while each:
+            fates.ends(number, 1)
+        fates.doubts(number, 0)
+    fates.now += 5.0
+    fates.settle()
+    fates.settle()
+    assert all(shared.idle for shared in fates.all)
+    assert not any(fates.ledger.places.values())
+
+
 @given(limit=st.integers(1, 3000), takers=st.integers(1, 300))
 def test_what_is_stranded_elsewhere_is_a_block_at_most(limit: int, takers: int) -> None:
     gateways = Gateways(2, terms(requests_per_minute=limit))

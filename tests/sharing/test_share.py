@@ -229,6 +229,52 @@ async def until_admitted(gateway: Gateway, asked: KeyTerms) -> None:
             await asyncio.sleep(0.02)
 
 
+async def test_a_holder_is_forgotten_only_when_nothing_runs(
+    store: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.sharing.share._FORGOTTEN", 0.1)
+    monkeypatch.setattr("gateway.admission.share.IDLE", 0.1)
+    monkeypatch.setattr("gateway.sharing.share.IDLE", 0.1)
+    asked = terms(max_in_flight=2)
+    async with sharing(1, store.url) as (gateway,):
+        assert await gateway.enter(asked) is None
+        await asyncio.sleep(0.4)
+        assert gateway.share._holders
+        assert not gateway.share._lively, "nothing is to be looked at"
+        gateway.leave(asked)
+        await until(lambda: not gateway.share._holders)
+        assert b"places" not in store.say("KEYS", "*")
+
+
+async def test_an_answer_that_came_while_this_process_stood_still_counts(store: StoreServer) -> None:
+    async with sharing(1, store.url, timeout=0.05, block=0.0) as (gateway,):
+        for _ in range(5):
+            entering = asyncio.create_task(gateway.enter(terms(requests_per_minute=6000)))
+            for _ in range(4):
+                await asyncio.sleep(0)
+            time.sleep(0.1)  # noqa: ASYNC251 - whatever else this process does
+            assert await entering is None
+        assert not gateway.told.failures
+
+
+async def test_the_rights_that_the_documents_name_are_enough(store: StoreServer) -> None:
+    page = (Path(__file__).parents[2] / "docs/shared-quotas.md").read_text()
+    line = page.partition("ACL SETUSER")[2].partition("```")[0].replace("\\\n", " ").replace("PASSWORD", "s3cret")
+    assert store.say("ACL", "SETUSER", *line.split()) == b"+OK\r\n"
+    asked = terms(requests_per_minute=60, tokens_per_minute=100, max_in_flight=2)
+    async with sharing(2, f"redis://gateway:s3cret@127.0.0.1:{store.port}/0") as gateways:
+        for gateway in gateways:
+            assert await gateway.enter(asked) is None
+            gateway.leave(asked)
+        store.say("SCRIPT", "FLUSH")
+        assert await gateways[0].enter(asked) is None
+        await asyncio.sleep(LEASE / 2)
+        assert not any(gateway.told.failures for gateway in gateways)
+    assert store.say("EXISTS", "{gateway}:live") == b":0\r\n"
+    async with sharing(1, f"redis://gateway:s3cret@127.0.0.1:{store.port}/0", prefix="other") as (gateway,):
+        assert gateway.told.failures[0] is ShareFailure.DENIED, "other names are not its own"
+
+
 async def test_other_terms_and_another_url_take_effect(store: StoreServer, stores: Stores) -> None:
     other = stores()
     async with sharing(1, store.url) as (gateway,):
