@@ -37,6 +37,7 @@ PATIENCE: Final = 5  # windows after which a decision is made on whatever is the
 STALE_WINDOWS: Final = 5
 CLOSEST: Final = 0.97  # share of a TPOT objective that the mean pace may come to
 LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
+OVERSHOT: Final = 1.1  # of the target: the climb has passed it, and not by chance
 HALF: Final = 0.5  # of the target: far from it
 NEAR: Final = 0.8
 A_QUEUE: Final = 4.0  # so many that stand are a queue beyond doubt
@@ -46,6 +47,7 @@ UNLOADED: Final = 3.0  # or so many times an unloaded TTFT, where that is more
 FIRST_FEW: Final = 4  # that may be unstarted while nothing is known of the engine
 FEWEST: Final = 2  # one that is being read, and one for the moment when it is through
 LONGEST_REST: Final = 16  # windows for which a known bound is left alone, at most
+REST_ANSWERS: Final = 8  # and for so many answers a window: each look beyond it costs one or two their first token
 PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
 
 
@@ -132,7 +134,7 @@ class Reading:
         if over > self.over:
             self.over, self.reason = over, reason
 
-    def stand(self, count: float, inflight: int) -> None:
+    def stand(self, count: float, inflight: float) -> None:
         """So many of those in flight stand in the engine's own queue."""
         self.standing = count
         self.moving = max(0.0, inflight - count)
@@ -145,12 +147,14 @@ class AdaptiveLimit:
     def __init__(self, config: LimitConfig) -> None:
         self._config = config
         self._slow = True  # doubling, until the first cut
+        self._near = False  # it was once where the pace meets its target
         self._ramping = False  # the burst that a doubling let in is still being read
         self._settling = False  # a cut is draining
         self._known = inf  # beyond this the engine was seen to queue or to refuse
         self._probe = PROBE  # the next step beyond it
         self._rest = 1  # windows from finding it to the next step beyond it
         self._wait = 0  # of those, the ones still to come
+        self._answers = 0  # the same in answers
         self._recalled = 0.0  # until it is reached again: what an earlier gateway found
         self._stale = 0  # windows at the floor with the pace still over
         self._whole = False  # the pace is that of answers in one piece
@@ -214,6 +218,7 @@ class AdaptiveLimit:
         again = abs(count - self._known) <= max(1.0, 0.05 * count)
         self._rest = min(2 * self._rest, LONGEST_REST) if again else 1
         self._known, self._probe, self._wait = count, PROBE, self._rest
+        self._answers = REST_ANSWERS * self._rest
 
     def cap(self, window: Window) -> int:
         """The limit, or less while as many have no first token as the engine starts in a moment.
@@ -268,7 +273,7 @@ class AdaptiveLimit:
         self._read_standing(window, reading)
         self._read_ttft(window, reading, now)
         settled = not self._settling
-        if self._settling and window.inflight <= self.value + 1:
+        if self._settling and window.inflight <= max(1, floor(self.value)):
             self._settling = False
             self.pace = Ratio(0.25)
         window.count_silent(now)
@@ -314,17 +319,18 @@ class AdaptiveLimit:
             reading.room = max(0.0, 0.85 * self.target - base) / slope / self.value
         if line and low:
             # Little's law: so many answers a second, each after so long a wait for its first token, beyond the natural.
-            wait = line.start - 2.0 * pace - low.start * max(1.0, pace / low.pace)
+            # So much of it as is beyond doubt: answers of about one length say little of where their line begins.
+            wait = line.start - 2.0 * line.doubt - 2.0 * pace - low.start * max(1.0, pace / low.pace)
             queue = wait * window.whole_answers / window.age
-            if queue >= max(A_QUEUE, 0.01 * window.inflight):
-                reading.stand(queue, window.inflight)
+            if queue >= max(A_QUEUE, 0.01 * n):
+                reading.stand(queue, n)
         window.line.fade()
         return reading
 
     def _judge(self, window: Window, base: float | None, seconds: float, tokens: float) -> Reading:
         self.pace.add(seconds, tokens)
         n = window.busy_sum / window.ticks
-        if not self.target or n <= 0:
+        if not self.target or n <= 0 or seconds <= 0.0:
             return Reading()
         self._slope.add(seconds, tokens, n)
         unloaded = base or 0.0
@@ -364,36 +370,47 @@ class AdaptiveLimit:
 
     def _move(self, window: Window, reading: Reading, now: float) -> None:
         answers = window.stream_answers + window.whole_answers
+        self._answers = max(0, self._answers - answers)
         if window.drops >= ENOUGH_DROPS and window.drops > 0.1 * (window.drops + answers):
-            self._cut(0.7, "drops", window, now)
+            self._cut(0.7 * self.value, "drops", window, now)
         elif reading.over > 1 and reading.reason == "pace" and reading.fit:
             self._slow = False  # and there is nothing to settle: the slope holds while the excess drains
+            self._near |= reading.over > OVERSHOT
             self._set(min(self.value, max(0.7 * self.value, reading.fit)), ("down", "pace"))
-        elif reading.over > 1:
-            gentlest = 0.99 if reading.reason == "standing" else 0.95
-            self._cut(min(max(1 / reading.over, 0.7), gentlest), reading.reason, window, now)
+        elif reading.over > 1 and reading.reason == "standing":
+            self._cut(self._without_queue(reading, window), "standing", window, now)
             if reading.moving:
                 self._note_known(reading.moving)
-                if reading.standing >= max(A_QUEUE, 0.1 * window.inflight):
-                    self._set(min(self.value, reading.moving), ("down", "standing"))  # it may float above what runs
-                elif window.narrow:
-                    self._set(min(self.value, float(window.inflight)), ("down", "standing"))
+        elif reading.over > 1:
+            self._cut(self.value * min(max(1 / reading.over, 0.7), 0.95), reading.reason, window, now)
         elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value + 1 <= self._known)):
             self._raise(reading, window, now)
 
-    def _cut(self, factor: float, reason: str, window: Window, now: float) -> None:
+    def _without_queue(self, reading: Reading, window: Window) -> float:
+        """A limit at which nobody stands: those that did not had room, so never fewer than they."""
+        less = self.value * min(max(1 / reading.over, 0.7), 0.99)
+        if not reading.moving:
+            return less
+        if reading.standing >= max(A_QUEUE, 0.1 * window.inflight):
+            return min(self.value, reading.moving)  # it may float above what runs
+        most = float(window.inflight) if window.narrow else inf
+        return min(self.value, most, max(less, reading.moving))
+
+    def _cut(self, value: float, reason: str, window: Window, now: float) -> None:
         self._slow = False
         self._settling = True
         window.forget_whole(now)
         window.ttft.clear()
-        self._set(self.value * factor, ("down", reason))
+        self._set(value, ("down", reason))
 
     def _raise(self, reading: Reading, window: Window, now: float) -> None:
+        n = window.busy_sum / window.ticks
         if not self._slow:
-            self._set(self.value + self._step(reading), ("up", "room"))
+            self._set(self.value + self._step(reading, n), ("up", "room"))
             return
         if self._whole:
-            step = min(2.0, max(1.05, sqrt(reading.room)))  # what it brings about is seen late
+            # What it brings about is seen late, once answers of their full length are through: few steps, long ones.
+            step = min(4.0, max(1.05, sqrt(reading.room)))
         else:
             step = 2.0 if reading.over < HALF else 1.2 if reading.over < NEAR else 1.05
         # The pace at a lower limit says nothing of this one, and neither does the burst that is let in now.
@@ -403,13 +420,13 @@ class AdaptiveLimit:
             # Completions lag: count only answers to what is sent from now on, and not to the burst that is let in.
             window.forget_whole(now + self._config.window)
         # Not far ahead of what was seen to run: twice as many, for a pace that doubles, and a burst of arrivals.
-        n = window.busy_sum / window.ticks
         most = inf if reading.full else 2.0 * n + 8.0 * sqrt(n)
         self._set(max(self.value, min(self.value * step, most)), ("up", "slow_start"))
 
-    def _step(self, reading: Reading) -> float:
+    def _step(self, reading: Reading, n: float) -> float:
         """A quarter of the way to where the pace is predicted to reach its target, 20 % at most.
 
+        Half of it before it was ever there: a climb ends at a window that many prompts made slow, well below.
         Half of the way, 25 to 50 %, back to what an earlier gateway found: its last requests were in the engine still.
         """
         if self.value < self._recalled:
@@ -419,15 +436,18 @@ class AdaptiveLimit:
         self._recalled = 0.0
         if reading.fit:
             ahead = max(0.0, reading.fit - self.value)
-            share = min(sqrt(sqrt(1.0 + ahead / self.value)) - 1.0, 0.2)
+            self._near |= ahead <= 0.05 * self.value
+            share = min((1.0 + ahead / self.value) ** (0.25 if self._near else 0.5) - 1.0, 0.2)
             step = max(min(1.0, ahead), self.value * share)
         else:
             share = 0.02 if reading.over >= NEAR else min(max(reading.room**0.25 - 1.0, 0.05), 0.2)
             step = max(1.0, self.value * share)
         if self.value + step > self._known:
-            if self._wait:
-                self._wait -= 1
+            if self._wait or self._answers:
+                self._wait = max(0, self._wait - 1)
                 return max(0.0, self._known - self.value)
+            if self.value > self._known and n < floor(self.value) - max(0.1, 0.02 * self.value):
+                return 0.0  # the last step beyond was not tried yet
             step = min(step, self._probe)
             self._probe *= 2.0
         return step

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import sqrt
+from operator import add
 from typing import Final, NamedTuple
 
 
@@ -116,10 +118,11 @@ class Slope:
 
 
 class Start(NamedTuple):
-    """What a line says: seconds to the first token, and seconds per token after it."""
+    """What a line says: seconds to the first token, and seconds per token after it; ``doubt``: the former's error."""
 
     start: float
     pace: float
+    doubt: float
 
 
 class Line:
@@ -136,28 +139,30 @@ class Line:
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
-        self._sums = (0.0,) * 5
+        self._sums = (0.0,) * 6
 
     def fade(self) -> None:
         """Give what was added so far less weight."""
-        count, x, y, xx, xy = self._sums
-        keep = self._keep
-        self._sums = (count * keep, x * keep, y * keep, xx * keep, xy * keep)
+        self._sums = tuple(each * self._keep for each in self._sums)
 
     def add(self, tokens: float, seconds: float) -> None:
         """Take one answer."""
-        count, x, y, xx, xy = self._sums
-        self._sums = (count + 1.0, x + tokens, y + seconds, xx + tokens * tokens, xy + tokens * seconds)
+        added = (1.0, tokens, seconds, tokens * tokens, tokens * seconds, seconds * seconds)
+        self._sums = tuple(map(add, self._sums, added))
 
     @property
     def value(self) -> Start | None:
         """None where it cannot be told: few answers, or all of one length."""
-        count, x, y, xx, xy = self._sums
+        count, x, y, xx, xy, yy = self._sums
         if count < self.ENOUGH:
             return None
         x, y = x / count, y / count
         variance = xx / count - x * x
         if variance < self.SPREAD * x * x:
             return None
-        pace = min((xy / count - x * y) / variance, y / x)
-        return Start(y - pace * x, pace) if pace > 0.0 else None
+        slope = (xy / count - x * y) / variance
+        pace = min(slope, y / x)
+        if pace <= 0.0:
+            return None
+        scatter = max(0.0, yy / count - y * y - slope * slope * variance)
+        return Start(y - pace * x, pace, sqrt(scatter / count * (1.0 + x * x / variance)))

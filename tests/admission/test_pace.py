@@ -93,7 +93,21 @@ def test_a_line_shows_the_time_to_the_first_token_and_the_pace() -> None:
     line = Line(0.75)
     for tokens in (10, 200, 45, 90):
         line.add(tokens, 1.5 + 0.05 * tokens)
-    assert line.value == pytest.approx((1.5, 0.05))
+    assert line.value == pytest.approx((1.5, 0.05, 0.0), abs=1e-6)
+
+
+def test_scatter_and_answers_of_about_one_length_make_it_doubtful_where_their_line_begins() -> None:
+    doubts = []
+    for lengths, scatter in (((10, 100, 190), 0.1), ((10, 100, 190), 0.5), ((80, 100, 120), 0.1)):
+        line = Line(0.75)
+        for tokens in lengths:
+            for late in (-scatter, scatter):
+                line.add(tokens, 1.5 + 0.05 * tokens + late)
+        assert line.value is not None
+        assert line.value.start == pytest.approx(1.5)
+        doubts.append(line.value.doubt)
+    # By hand: scatter / sqrt(n) * sqrt(1 + mean^2 / variance).
+    assert doubts == pytest.approx([0.0690, 0.3451, 0.2532], rel=0.01)
 
 
 def test_old_answers_count_less() -> None:
