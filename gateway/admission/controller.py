@@ -212,7 +212,7 @@ class AdmissionController:
             if books:
                 self._backlog.add(entry, self._backlog.group(books))
             else:
-                verdicts.append(self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now))
+                verdicts.append(self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now, entry.first))
         return verdicts + self._reopen(now)
 
     def inflight(self, backend: str) -> int:
@@ -325,22 +325,22 @@ class AdmissionController:
 
     def _admit(self, ticket: Ticket, now: float) -> Verdict | None:
         """The verdict that can be given at once; None where the request waits."""
-        retry = self._shedder.attempt(ticket, now)
+        first = self._shedder.attempt(ticket, now)
         if self._draining or self._shedder.exhausted(ticket):
             reason = Reason.DRAINING if self._draining else Reason.RETRY_BUDGET
-            return self._shedder.refuse(ticket, reason, 1.0, now)
+            return self._shedder.refuse(ticket, reason, 1.0, now, first)
         books = self._pool.serving(ticket.shape.model, ticket.avoid)
         if not books:
-            return self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now)
+            return self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now, first)
         group = self._backlog.group(books)
         lane = self._lane_of(ticket)
         group.note_arrival(ticket, lane, now)
         spot = self._place(ticket, group, lane, now)
         if spot is not None:
-            waits = spot.keen is Keen.PATIENT and not self._turned_away(ticket, group, lane, now, retry=retry)
+            waits = spot.keen is Keen.PATIENT and not self._turned_away(ticket, group, lane, first, now)
             if not waits:
                 return self._grant(ticket, group, lane, spot, now)
-        return self._wait(ticket, group, lane, now, retry=retry)
+        return self._wait(ticket, group, lane, first, now)
 
     def _place(self, ticket: Ticket, group: Group, lane: int, now: float) -> Spot | None:
         """Where the request can go at once; nowhere while others wait."""
@@ -350,32 +350,32 @@ class AdmissionController:
         spot = self._balancer.pick(sound, ticket, lane, now, self._balancer.field(sound))
         return None if isinstance(spot, Hold) else spot
 
-    def _wait(self, ticket: Ticket, group: Group, lane: int, now: float, *, retry: bool) -> Rejection | None:
+    def _wait(self, ticket: Ticket, group: Group, lane: int, first: float | None, now: float) -> Rejection | None:
         """Let it wait, or refuse it at the door."""
         if ticket.refused:
-            return self._shedder.refuse(ticket, Reason.RETRY_BUDGET, 1.0, now)  # only a place at once is better
-        prospect = self._prospect(ticket, group, lane, retry=retry)
+            return self._shedder.refuse(ticket, Reason.RETRY_BUDGET, 1.0, now, first)  # only a place at once is better
+        prospect = self._prospect(ticket, group, lane, first, now)
         reason = self._shedder.reason(ticket, group, self._backlog, prospect, now)
         if reason is not None:
             return self._shedder.turn_away(ticket, group, reason, prospect, now)
-        entry = Entry(ticket, lane, size(ticket), now, now + prospect.bound, now + prospect.limit, retry)
+        entry = Entry(ticket, lane, size(ticket), now, now + prospect.bound, now + prospect.limit, first)
         self._backlog.add(entry, group)
         self._stay_awake(now)
         return None
 
-    def _prospect(self, ticket: Ticket, group: Group, lane: int, *, retry: bool) -> Prospect:
+    def _prospect(self, ticket: Ticket, group: Group, lane: int, first: float | None, now: float) -> Prospect:
         serial = self._balancer.reads_serially(ticket, lane)
-        return self._shedder.prospect(ticket, group, lane, serial=serial, retry=retry)
+        return self._shedder.prospect(ticket, group, lane, first, now, serial=serial)
 
     def _would_take(self, ticket: Ticket, group: Group, now: float) -> bool:
         lane = self._lane_of(ticket)
         if self._place(ticket, group, lane, now) is not None:
             return True
-        return not self._turned_away(ticket, group, lane, now, retry=ticket.attempt > 0)
+        return not self._turned_away(ticket, group, lane, now if ticket.attempt else None, now)
 
-    def _turned_away(self, ticket: Ticket, group: Group, lane: int, now: float, *, retry: bool) -> bool:
+    def _turned_away(self, ticket: Ticket, group: Group, lane: int, first: float | None, now: float) -> bool:
         """Whether it may not wait."""
-        prospect = self._prospect(ticket, group, lane, retry=retry)
+        prospect = self._prospect(ticket, group, lane, first, now)
         return self._shedder.reason(ticket, group, self._backlog, prospect, now) is not None
 
     # ---------------------------------------------------------------------------------------------- the queue

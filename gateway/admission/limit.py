@@ -437,7 +437,8 @@ class AdaptiveLimit:
         if reading.fit:
             ahead = max(0.0, reading.fit - self.value)
             self._near |= ahead <= 0.05 * self.value
-            share = min((1.0 + ahead / self.value) ** (0.25 if self._near else 0.5) - 1.0, 0.2)
+            half = sqrt(1.0 + ahead / self.value)
+            share = min((sqrt(half) if self._near else half) - 1.0, 0.2)
             step = max(min(1.0, ahead), self.value * share)
         else:
             share = 0.02 if reading.over >= NEAR else min(max(reading.room**0.25 - 1.0, 0.05), 0.2)

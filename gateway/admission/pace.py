@@ -139,7 +139,7 @@ class Line:
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
-        self._sums = (0.0,) * 6
+        self._sums: tuple[float, ...] = (0.0,) * 6
 
     def fade(self) -> None:
         """Give what was added so far less weight."""

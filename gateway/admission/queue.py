@@ -82,7 +82,7 @@ class Entry:
     arrived: float
     deadline: float
     limit: float  # when it is thrown out even if only a long prompt before it holds it
-    retry: bool  # the client asked before
+    first: float | None  # when its client asked first, where it did before
     date: int = 0  # under which its deadline is entered
     passed: int = 0  # times that one behind it went first, which was drawn to the place that there was
 

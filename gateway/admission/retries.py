@@ -17,33 +17,34 @@ A_FEW: Final = 3.0  # retries that are nobody's storm, as Envoy's retry budget h
 
 
 class Ledger:
-    """Fingerprints of refused calls, each with the time it was told to come back."""
+    """Fingerprints of refused calls, each with the time it was told to come back, and when it first came."""
 
     def __init__(self) -> None:
-        self._due: OrderedDict[int, float] = OrderedDict()
+        self._due: OrderedDict[int, tuple[float, float]] = OrderedDict()
         self.seen: dict[bool, int] = {True: 0, False: 0}  # {kept the told wait: count}
 
-    def refuse(self, fingerprint: int, due: float) -> None:
-        """Note that a call was told to come back at ``due``; fingerprint 0 is no fingerprint."""
+    def refuse(self, fingerprint: int, due: float, first: float) -> None:
+        """Note that a call that first came at ``first`` was told to come back at ``due``; fingerprint 0 is none."""
         if not fingerprint:
             return
-        self._due[fingerprint] = due
+        self._due[fingerprint] = due, first
         self._due.move_to_end(fingerprint)
         if len(self._due) > REMEMBERED:
             self._due.popitem(last=False)
 
-    def arrive(self, fingerprint: int, now: float) -> bool:
-        """Whether this call was refused lately; notes whether it kept the told wait."""
+    def arrive(self, fingerprint: int, now: float) -> float | None:
+        """When this call first came, where it was refused lately; notes whether it kept the told wait."""
         self._forget(now)
-        due = self._due.pop(fingerprint, None)
-        if due is None:
-            return False
+        told = self._due.pop(fingerprint, None)
+        if told is None:
+            return None
+        due, first = told
         self.seen[now >= due - SLACK] += 1
-        return True
+        return first
 
     def _forget(self, now: float) -> None:
         while self._due:
-            fingerprint, due = next(iter(self._due.items()))
+            fingerprint, (due, _) = next(iter(self._due.items()))
             if due + FORGOTTEN > now:
                 return
             del self._due[fingerprint]

@@ -20,6 +20,7 @@ from gateway.model import Priority, Reason, Rejection, Ticket
 NO_BACKEND_WAIT: Final = (5.0, 30.0)
 REACH: Final = 4.0  # times the seconds that were seen of a queue: a forecast of it reaches no further
 JITTER: Final = 1.5
+START_SHARE: Final = 0.25  # of a TTFT objective, which the engine may take for the first token
 SERIAL_PATIENCE: Final = 120.0  # seconds that a long prompt may wait for the one that is being read, at most
 ROOM: Final = (1.1, 1.0, 0.5)  # of the bounds on what may wait, by priority
 SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own; two where it waits for the other's end
@@ -32,7 +33,7 @@ class Prospect(NamedTuple):
     limit: float  # and so long where only a long prompt before it holds it
     wait: float  # it would wait so long; 0 where nothing is known
     lane: int
-    retry: bool  # its client asked before
+    first: float | None  # when its client asked first, where it did before
 
 
 class Shedder:
@@ -49,14 +50,17 @@ class Shedder:
         """Go on with other settings of queue and lanes."""
         self._config = config
 
-    def attempt(self, ticket: Ticket, now: float) -> bool:
-        """Note an arrival; whether its client asked before."""
+    def attempt(self, ticket: Ticket, now: float) -> float | None:
+        """Note an arrival; when its client asked first, as far as is known, where it did before."""
+        again = now if ticket.attempt > 0 else None
         self._failovers.arrive(retry=ticket.tried > 0, now=now)
         if ticket.tried:
-            return ticket.attempt > 0  # it came once
-        retry = self.ledger.arrive(ticket.fingerprint, now) or ticket.attempt > 0
-        self._budget.arrive(retry=retry, now=now)
-        return retry
+            return again  # it came once
+        first = self.ledger.arrive(ticket.fingerprint, now)
+        if first is None:
+            first = again
+        self._budget.arrive(retry=first is not None, now=now)
+        return first
 
     def exhausted(self, ticket: Ticket) -> bool:
         """Whether it may not be tried on another backend: too many were, of late, over the whole gateway."""
@@ -66,8 +70,14 @@ class Shedder:
         """Whether much more has come to this lane of this priority than could be served, and for long."""
         return group.flow.overloaded(priority, lane, self._config.shed.overload_after, now)
 
-    def prospect(self, ticket: Ticket, group: Group, index: int, *, serial: bool, retry: bool) -> Prospect:
-        """What ``ticket`` may expect in lane ``index``. ``serial``: it must wait for the long prompt before it."""
+    def prospect(
+        self, ticket: Ticket, group: Group, index: int, first: float | None, now: float, *, serial: bool = False
+    ) -> Prospect:
+        """What ``ticket`` may expect in lane ``index``. ``serial``: it must wait for the long prompt before it.
+
+        ``first``: when its client asked first, where it did before. Users count from then: a retry that could not
+        start in time for its TTFT objective any more would only take the place of one that can.
+        """
         priority = ticket.priority
         queued = group.queue.priorities[priority].lanes[index]
         lane = queued.config
@@ -77,9 +87,12 @@ class Shedder:
             prompt = ticket.work.prompt_tokens
             patience = max(patience, min(SERIAL_PATIENCE, prompt / SERIAL_PACE * (2 if prompt >= HUGE_PROMPT else 1)))
         gone = ticket.read_timeout
+        if first is not None and ticket.shape.stream and lane.ttft_objective is not None:
+            left = first + (1.0 - START_SHARE) * lane.ttft_objective - now
+            gone = max(0.0, left if gone is None else min(gone, left))
         bound, limit = (lane.max_wait, patience) if gone is None else (min(lane.max_wait, gone), min(patience, gone))
         wait = group.flow.wait(_ahead(ticket, queued), group.queue, priority, index)
-        return Prospect(bound, limit, wait, index, retry)
+        return Prospect(bound, limit, wait, index, first)
 
     def reason(self, ticket: Ticket, group: Group, backlog: Backlog, prospect: Prospect, now: float) -> Reason | None:
         """Why ``ticket`` may not wait; None where it may."""
@@ -89,28 +102,35 @@ class Shedder:
             return Reason.QUEUE_FULL
         if self._spent(prospect) and group.queue.depth and self.overloaded(group, ticket.priority, prospect.lane, now):
             return Reason.RETRY_BUDGET  # it would take the place of a first attempt
-        return Reason.DEADLINE if prospect.wait > prospect.limit else None
+        return Reason.DEADLINE if prospect.wait > prospect.limit or prospect.limit <= 0.0 else None
 
     def _spent(self, prospect: Prospect) -> bool:
-        return prospect.retry and self._budget.exceeded
+        return prospect.first is not None and self._budget.exceeded
 
     def turn_away(self, ticket: Ticket, group: Group, reason: Reason, prospect: Prospect, now: float) -> Rejection:
         """Refuse it at the door, or after its time in the queue."""
         hopeless = ticket.read_timeout is not None and prospect.wait > ticket.read_timeout
         discouraged = hopeless or self._spent(prospect) or self.overloaded(group, ticket.priority, prospect.lane, now)
         wait = min(prospect.wait - prospect.bound / 2, REACH * group.flow.age(now))
-        return self.refuse(ticket, reason, wait, now, discouraged=discouraged)
+        return self.refuse(ticket, reason, wait, now, prospect.first, discouraged=discouraged)
 
     def give_up(self, entry: Entry, group: Group, now: float) -> Rejection:
         """Throw out of the queue who has waited for too long."""
         priority, lane = entry.ticket.priority, entry.lane
         wait = group.flow.wait(group.queue.priorities[priority].lanes[lane].cost, group.queue, priority, lane)
         waited = entry.deadline - entry.arrived
-        prospect = Prospect(waited, waited, wait, lane, entry.retry)
+        prospect = Prospect(waited, waited, wait, lane, entry.first)
         return self.turn_away(entry.ticket, group, Reason.QUEUE_TIMEOUT, prospect, now)
 
     def refuse(
-        self, ticket: Ticket, reason: Reason, wait: float, now: float, *, discouraged: bool = False
+        self,
+        ticket: Ticket,
+        reason: Reason,
+        wait: float,
+        now: float,
+        first: float | None = None,
+        *,
+        discouraged: bool = False,
     ) -> Rejection:
         """Word a refusal. ``wait``: seconds until it would be worth coming back, before jitter."""
         most = self._config.shed.retry_after_max
@@ -120,7 +140,7 @@ class Shedder:
             # The cap comes before the jitter: a thousand clients told exactly a minute would come back as one.
             after = min(max(wait, 1.0), most / JITTER) * self._uniform(1.0, JITTER)
         after = max(1.0, min(after, most))
-        self.ledger.refuse(ticket.fingerprint, now + after)
+        self.ledger.refuse(ticket.fingerprint, now + after, now if first is None else first)
         return Rejection(ticket, reason, after, False if discouraged else None)
 
 

@@ -15,7 +15,7 @@ def lanes(*busy: bool, priority: Priority = STANDARD) -> PriorityQueue:
     queue = PriorityQueue(QueueConfig(lanes=(SHORT, LONG)))
     for lane, waits in enumerate(busy):
         if waits:
-            queue.push(Entry(ticket(0, 100, priority=priority), lane, 0, 0.0, 0.0, 0.0, retry=False))
+            queue.push(Entry(ticket(0, 100, priority=priority), lane, 0, 0.0, 0.0, 0.0, first=None))
     return queue
 
 

@@ -18,7 +18,7 @@ PATIENT = (LaneConfig("short", 1000, 2.0, None, 1e6), LaneConfig("long", None, 1
 
 
 def entry(priority: Priority, cost: int = 100, client: str = "") -> Entry:
-    return Entry(ticket(0, cost, priority=priority, client=client), 0, 0, 0.0, 0.0, 0.0, retry=False)
+    return Entry(ticket(0, cost, priority=priority, client=client), 0, 0, 0.0, 0.0, 0.0, first=None)
 
 
 def serve(queue: PriorityQueue, arriving: Iterable[Entry], count: int) -> Counter[Priority]:

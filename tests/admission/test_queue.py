@@ -67,7 +67,7 @@ class Queue:
         self.cost: Counter[str] = Counter()
 
     def push(self, cost: int, client: str = "", lane: int = 0, weight: float = 1.0) -> Entry:
-        entry = Entry(ticket(0, cost, client=client, weight=weight), lane, 0, 0.0, 0.0, 0.0, retry=False)
+        entry = Entry(ticket(0, cost, client=client, weight=weight), lane, 0, 0.0, 0.0, 0.0, first=None)
         self.queue.push(entry)
         return entry
 

@@ -26,12 +26,12 @@ class Door:
         self.shedder = Shedder(self.config, lambda low, high: low + jitter * (high - low))
 
     def queue(self, request: Ticket, lane: int = 0) -> Entry:
-        entry = Entry(request, lane, 0, 0.0, 9.0, 9.0, retry=False)
+        entry = Entry(request, lane, 0, 0.0, 9.0, 9.0, first=None)
         self.backlog.add(entry, self.group)
         return entry
 
     def prospect(self, request: Ticket, lane: int = 0, *, serial: bool = False, retry: bool = False) -> Prospect:
-        return self.shedder.prospect(request, self.group, lane, serial=serial, retry=retry)
+        return self.shedder.prospect(request, self.group, lane, 100.0 if retry else None, 100.0, serial=serial)
 
     def reason(self, request: Ticket, lane: int = 0, *, retry: bool = False) -> Reason | None:
         prospect = self.prospect(request, lane, retry=retry)
@@ -112,8 +112,8 @@ def test_a_queue_is_full_by_count() -> None:
 def test_while_overloaded_retries_beyond_their_share_are_refused() -> None:
     door = Door(rate=1e6)
     for attempt in (0, 1, 1, 1, 1):
-        retry = door.shedder.attempt(ticket(attempt=attempt), 100.0)
-        assert retry is (attempt > 0)
+        first = door.shedder.attempt(ticket(attempt=attempt), 100.0)
+        assert first == (100.0 if attempt else None)
     assert door.reason(ticket(), retry=True) is None
     door.overload()
     assert door.reason(ticket(), retry=True) is None, "nobody waits whose place it would take"
@@ -122,11 +122,39 @@ def test_while_overloaded_retries_beyond_their_share_are_refused() -> None:
     assert door.reason(ticket(), retry=False) is None
 
 
+def test_a_retry_waits_for_no_longer_than_its_ttft_objective_still_allows() -> None:
+    lane = LaneConfig("all", None, 1.0, ttft_objective=4.0, max_wait=2.0)
+    door = Door(rate=1e6, lanes=(lane,))
+    door.queue(ticket())
+    for ago, bound in ((0.5, 2.0), (1.5, 1.5), (2.9, pytest.approx(0.1)), (3.0, 0.0), (60.0, 0.0)):
+        prospect = door.shedder.prospect(ticket(), door.group, 0, 100.0 - ago, 100.0)
+        assert (prospect.bound, prospect.limit) == (bound, bound)  # three quarters of it, a quarter is the engine's
+        reason = door.shedder.reason(ticket(), door.group, door.backlog, prospect, 100.0)
+        assert reason is (None if prospect.bound else Reason.DEADLINE)
+
+
+def test_a_retry_without_an_objective_and_one_of_an_answer_in_one_piece_wait_as_others_do() -> None:
+    lane = LaneConfig("all", None, 1.0, ttft_objective=4.0, max_wait=2.0)
+    assert Door().shedder.prospect(ticket(), Door().group, 0, 0.0, 100.0).bound == 1.0
+    whole = ticket(stream=False)
+    assert Door(lanes=(lane,)).shedder.prospect(whole, Door(lanes=(lane,)).group, 0, 0.0, 100.0).bound == 2.0
+
+
+def test_it_is_remembered_when_a_call_came_first_however_often_it_is_refused() -> None:
+    shedder = Door().shedder
+    assert shedder.attempt(ticket(fingerprint=9), 100.0) is None
+    shedder.refuse(ticket(fingerprint=9), Reason.DEADLINE, 1.0, 100.5, 100.0)
+    first = shedder.attempt(ticket(fingerprint=9), 102.0)
+    assert first == 100.0
+    shedder.refuse(ticket(fingerprint=9), Reason.DEADLINE, 1.0, 102.0, first)
+    assert shedder.attempt(ticket(fingerprint=9), 104.0) == 100.0
+
+
 # ------------------------------------------------------------------------------------------------------- the words
 
 
 def turned_away(door: Door, request: Ticket, *, wait: float = 3.0, retry: bool = False) -> bool | None:
-    prospect = Prospect(1.0, 1.0, wait, 0, retry)
+    prospect = Prospect(1.0, 1.0, wait, 0, 100.0 if retry else None)
     return door.shedder.turn_away(request, door.group, Reason.DEADLINE, prospect, 100.0).should_retry
 
 
@@ -144,7 +172,7 @@ def test_a_client_is_told_not_to_retry_where_it_is_pointless() -> None:
 
 def test_it_is_told_to_come_back_when_half_of_its_patience_would_do() -> None:
     door = Door()
-    prospect = Prospect(4.0, 4.0, 12.0, 1, retry=False)
+    prospect = Prospect(4.0, 4.0, 12.0, 1, first=None)
     refusal = door.shedder.turn_away(ticket(), door.group, Reason.DEADLINE, prospect, 100.0)
     assert refusal.retry_after == pytest.approx(10.0)
 
@@ -162,7 +190,7 @@ def test_whoever_waited_in_vain_is_told_how_long_the_queue_is() -> None:
 def test_nobody_is_told_a_wait_that_lies_further_ahead_than_what_was_seen(seen: float, told: float) -> None:
     """Who is told a minute from what two seconds showed leaves the engine idle where it turns out to be faster."""
     door = Door()
-    prospect = Prospect(4.0, 4.0, 59.0, 1, retry=False)
+    prospect = Prospect(4.0, 4.0, 59.0, 1, first=None)
     refusal = door.shedder.turn_away(ticket(), door.group, Reason.DEADLINE, prospect, seen)
     assert refusal.retry_after == pytest.approx(min(told, 40.0)), "forty seconds are a minute before jitter"
 
