@@ -12,6 +12,7 @@ from gateway.simulator.figures import Trace
 from gateway.simulator.fronts import StaticFifo
 from gateway.simulator.run import Result, Run, direct, gateway
 from gateway.simulator.setup import Objectives, Setup
+from tests.bench.control.bound import bound
 from tests.bench.control.events import seeded, settling
 from tests.bench.control.rows import LOADS, Row
 from tests.bench.control.search import Capacity, best_static, with_limit, with_tokens
@@ -52,6 +53,13 @@ class Side:
     tokens: int | None = None  # the token oracle's
     share_of_tokens: float | None = None
     figures: Figures = field(default_factory=dict)
+    shares: Mapping[bool, tuple[float, ...]] = field(default_factory=dict)  # {on the oracle's own seeds: each seed's}
+
+    @property
+    def spread(self) -> tuple[float, float] | None:
+        """The least and the most over seeds."""
+        each = [share for shares in self.shares.values() for share in shares]
+        return (min(each), max(each)) if each else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +72,7 @@ class Cell:
     untold: Side
     rivals: Mapping[str, float] = field(default_factory=dict)  # share of the untold oracle's goodput tokens
     queues: Mapping[str, float] = field(default_factory=dict)  # share of the told oracle's under the lanes
+    bound: float | None = None  # what nobody can beat, as a share of the told oracle's goodput tokens
 
     @property
     def label(self) -> str:
@@ -83,7 +92,7 @@ def compare(row: Row, load: float, known: Capacity, effort: Effort) -> Cell:
     rivals = side.rivals(_laws(row), untold.limit) if load in effort.rival_loads else {}
     queues = side.queues(told.limit) if load in effort.queue_loads else {}
     gc.collect()
-    return Cell(row.name, load, told, untold, rivals, queues)
+    return Cell(row.name, load, told, untold, rivals, queues, side.bound(row.objectives.told(), told.limit))
 
 
 def compare_scenario(name: str, effort: Effort) -> Cell:
@@ -119,14 +128,20 @@ class _Sides:
         limit = best_static(self.make, with_limit, config, start, few, reach=reach)
         oracle = {seed: _goodput(with_limit(self.make(seed), limit, config)) for seed in seeds}
         runs = {seed: gateway(self.make(seed), config=config) for seed in seeds}
-        share = _share(runs, oracle)
+        each = {seed: _goodput(run) / oracle[seed] if oracle[seed] else 1.0 for seed, run in runs.items()}
+        shares = {own: tuple(each[seed] for seed in seeds if (seed in few) is own) for own in (True, False)}
         figures = [_figures(self.make(seed), run) for seed, run in runs.items()]
         of_tokens = best_tokens = None
         if tokens is not None:
             best_tokens = best_static(self.make, with_tokens, config, tokens, few[:1], most=10_000_000)
             by_tokens = {seed: _goodput(with_tokens(self.make(seed), best_tokens, config)) for seed in seeds}
             of_tokens = _share(runs, by_tokens)
-        return Side(limit, share, best_tokens, of_tokens, medians(figures))
+        return Side(limit, median(each.values()), best_tokens, of_tokens, medians(figures), shares)
+
+    def bound(self, config: AdmissionConfig, limit: int) -> float:
+        """Of the first seed; the runs of a row differ in it by less than the oracle's do."""
+        setup = self.make(self.effort.seeds[0])
+        return bound(setup) / _goodput(with_limit(setup, limit, config))
 
     def rivals(self, laws: Mapping[str, Callable[[], Law]], limit: int) -> dict[str, float]:
         seeds = self.effort.seeds[: self.effort.rivals]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import fmean
 
 from tests.bench.control.compare import Cell, Side
 
@@ -13,6 +14,7 @@ NONE = "-"
 def everything(cells: Sequence[Cell], scenarios: Sequence[Cell]) -> Iterator[str]:
     """All of it, line by line, as Markdown."""
     yield from _shares(cells)
+    yield from _limits_of_knowledge(cells)
     yield from _service(cells, "told of the objectives", lambda cell: cell.told)
     yield from _service(cells, "told nothing", lambda cell: cell.untold)
     yield from _rivals(cells)
@@ -80,6 +82,28 @@ def _shares(cells: Sequence[Cell]) -> Iterator[str]:
         yield from _table(title, ["engine/mix", *(f"{load:g}x" for load in loads)], lines)
 
 
+def _limits_of_knowledge(cells: Sequence[Cell]) -> Iterator[str]:
+    """What nobody can beat, and how much of the oracle is that its limit was chosen on the seeds it is judged by."""
+    loads = sorted({cell.load for cell in cells})
+    yield from _table(
+        "What nobody can beat, whatever he knows: share of the best static request limit, told",
+        ["engine/mix", *(f"{load:g}x" for load in loads)],
+        (
+            [name, *(_number(row[load].bound) if load in row else NONE for load in loads)]
+            for name, row in _by_row(cells).items()
+        ),
+    )
+    for told in ("told", "untold"):
+        own, other = (
+            [share for cell in cells for share in _side(cell, told).shares.get(kind, ())] for kind in (True, False)
+        )
+        if own and other:
+            yield (
+                f"\n{told}: mean share {fmean(own):.3f} on the seeds that the oracle's limit was sought on,"
+                f" {fmean(other):.3f} on others"
+            )
+
+
 _SERVICE = (
     ("goodput/s", "goodput", 2),
     ("tokens/s", "goodput_tokens", 0),
@@ -99,11 +123,12 @@ _SERVICE = (
 
 
 def _service(cells: Sequence[Cell], title: str, side: Callable[[Cell], Side]) -> Iterator[str]:
-    head = ["engine/mix/load", "share", "oracle", *(name for name, _, _ in _SERVICE)]
+    head = ["engine/mix/load", "share", "seeds", "oracle", *(name for name, _, _ in _SERVICE)]
     lines = [
         [
             cell.label,
             _number(side(cell).share),
+            "-".join(map(_number, side(cell).spread or ())) or NONE,
             str(side(cell).limit),
             *(_number(side(cell).figures.get(key), digits) for _, key, digits in _SERVICE),
         ]

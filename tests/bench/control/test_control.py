@@ -55,6 +55,8 @@ def test_a_cell_runs_through_to_the_tables() -> None:
     cell = compare(row, 2.0, Capacity(1090.0, 64, 27.0), few)
     assert 0.5 < cell.told.share < 1.5
     assert cell.queues["no gateway"] < 0.5
+    assert cell.bound is not None
+    assert cell.bound >= max(1.0, cell.told.share)
     scenario = Cell("hog", 0.0, Side(8, 1.0, figures={"others.in_objective": 0.8}), Side(8, 1.0))
     lines = list(everything([cell], [scenario]))
     pattern = r"control: with objectives 1x nan 2x\+ \d\.\d\d; without 1x nan 2x\+ \d\.\d\d; worst c550/asr/2x"
