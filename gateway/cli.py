@@ -22,7 +22,10 @@ _SETTINGS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb and return its exit code; wrong usage exits with 2."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:  # argparse itself would show the usage of all verbs
+        arguments.verb.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
@@ -50,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     _emulate(verbs)
     _demo(verbs)
     _completion(verbs)
+    for verb in verbs.choices.values():
+        verb.set_defaults(verb=verb)
     return parser
 
 

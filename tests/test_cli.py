@@ -30,6 +30,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"Inference Gateway {__version__}\n"
 
 
+def test_what_a_verb_does_not_know_is_told_with_its_own_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_code("limits", "--pin", "a=1", "set", "--speed") == 2
+    shown = capsys.readouterr().err
+    assert shown.startswith("usage: gateway limits ")
+    assert shown.endswith("gateway limits: error: unrecognized arguments: set --speed\n")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

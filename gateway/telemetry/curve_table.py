@@ -82,7 +82,7 @@ def _knee(sound: Sequence[Level]) -> tuple[int | None, str | None]:
     knee = _lowest(sound, [level.tokens_rate if tokens else level.requests_rate for level in sound], KNEE)
     highest = sound[-1].low
     if knee is not None and knee > RISING * highest:
-        return None, f"throughput still rises at {highest}, the highest level seen"
+        return None, f"throughput still rises at {highest}, the highest level with evidence enough"
     return knee, None
 
 

@@ -146,9 +146,16 @@ class _Sheet:
     answers: int = 0
     failures: int = 0
     prompt: int = 0
+    told: int = 0  # of those the prompts of which it said how much was cached
+    cached: int = 0
     output: int = 0
     streams: list[_Stream] = field(default_factory=list)
     gaps: list[tuple[float, float]] = field(default_factory=list)
+
+    @property
+    def computed(self) -> float:
+        """Prompt tokens that were not cached; where nobody asked, streams do not say, and fare as the others do."""
+        return self.prompt * (1.0 - self.cached / self.told) if self.told else self.prompt
 
 
 class FactSheet:
@@ -203,7 +210,10 @@ class FactSheet:
     def _add_answer(self, sheet: _Sheet, entry: Entry) -> None:
         sheet.answers += 1
         output = entry.output_tokens or entry.output_events
-        sheet.prompt += (entry.prompt_tokens or entry.estimated_prompt_tokens) - (entry.cached_tokens or 0)
+        sheet.prompt += entry.prompt_tokens or entry.estimated_prompt_tokens
+        if entry.prompt_tokens and entry.cached_tokens is not None:
+            sheet.told += entry.prompt_tokens
+            sheet.cached += min(entry.cached_tokens, entry.prompt_tokens)
         sheet.output += output
         ttft, tpot = self._ttft.get(entry.lane or ""), self._state.tpot_objective
         if entry.stamps and (ttft is not None or tpot is not None):
@@ -271,7 +281,7 @@ class FactSheet:
             gauges=_gauges(looks),
             answers=sheet.answers,
             failures=sheet.failures,
-            prompt_rate=sheet.prompt / self._seconds,
+            prompt_rate=sheet.computed / self._seconds,
             output_rate=sheet.output / self._seconds,
             ttft=median(times) if times else None,
             ttft_alone=alone[0] if alone is not None and alone[1] <= 0.5 * running else None,

@@ -50,7 +50,7 @@ def test_tokens_count_where_there_are_any_and_requests_else() -> None:
 
 def test_where_throughput_still_rises_there_is_no_knee() -> None:
     rising = [level(at, float(at)) for at in (1, 2, 4, 8)]
-    assert marks(rising) == Marks(None, None, "throughput still rises at 8, the highest level seen")
+    assert marks(rising) == Marks(None, None, "throughput still rises at 8, the highest level with evidence enough")
 
 
 def test_thin_evidence_marks_nothing() -> None:
@@ -70,7 +70,7 @@ def test_with_objectives_the_best_level_serves_most_requests_in_time() -> None:
     tight = marks([replace(each, in_objective=float(each.low < 4)) for each in SATURATING])
     assert tight.best == 1
     rising = marks([replace(level(at, float(at)), in_objective=1.0) for at in (1, 2, 4, 8)])
-    assert rising == Marks(None, 8, "throughput still rises at 8, the highest level seen")
+    assert rising == Marks(None, 8, "throughput still rises at 8, the highest level with evidence enough")
 
 
 def test_where_no_level_is_in_time_none_is_best() -> None:

@@ -73,6 +73,13 @@ def test_rates_leave_out_what_the_cache_had() -> None:
     assert (found.answers, found.prompt_rate, found.output_rate) == (1, 10.0, 1.0)
 
 
+def test_answers_that_do_not_tell_what_the_cache_had_fare_as_those_that_do() -> None:
+    told = entry(prompt_tokens=600, cached_tokens=540, output_tokens=60)
+    untold = entry(prompt_tokens=None, cached_tokens=None, estimated_prompt_tokens=1800)
+    assert backend([told, untold]).prompt_rate == pytest.approx(4.0)
+    assert backend([untold]).prompt_rate == 30.0
+
+
 def test_counts_that_were_not_reported_are_estimated_or_counted() -> None:
     found = backend([entry(prompt_tokens=None, output_tokens=None, estimated_prompt_tokens=600)])
     assert (found.prompt_rate, found.output_rate) == (10.0, 0.05)
