@@ -31,7 +31,7 @@ _MINUTE: Final = 60.0
 
 
 @unique
-class Verdict(Enum):
+class Pending(Enum):
     """What is known here of a request before the store was asked."""
 
     ASK = "ask"  # only the store can tell
@@ -226,7 +226,7 @@ class Shared:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def enter(self, tokens: int, now: float) -> Shortage | Literal[Verdict.ASK] | None:
+    def enter(self, tokens: int, now: float) -> Shortage | Literal[Pending.ASK] | None:
         """Begin a request of ``tokens`` estimated tokens, or say why not; then nothing has happened."""
         self.active = now
         alone = self._gateways
@@ -243,7 +243,7 @@ class Shared:
             if wait > 0.0:
                 return Shortage(reason, wait)
         if short:
-            return Verdict.ASK
+            return Pending.ASK
         self.in_flight += 1
         self._take(1, 1, tokens, now)
         return None

@@ -224,8 +224,8 @@ class _Share(BaseModel):
     )
     share_timeout: Annotated[Seconds, Gt(0), Le(5)] = Field(
         default=0.05,
-        description="Time that the store has to answer, and the longest that a request waits for it. Beyond it, each "
-        "gateway keeps to its part of the quotas until the store answers again.",
+        description="Time that the store has to answer; a request waits for two answers at most, and nearly always for "
+        "none. Beyond it each gateway keeps to its part of the quotas, until the store answers again.",
     )
     share_block: Annotated[Ratio, Ge(0), Le(0.5)] = Field(
         default=0.05,

@@ -20,7 +20,7 @@ from itertools import islice
 from typing import Final
 
 from gateway.admission.quota import Account, Shortage, Standing
-from gateway.admission.share import IDLE, Claim, Shared, Verdict
+from gateway.admission.share import IDLE, Claim, Pending, Shared
 from gateway.model import ShareFailure, ShareWay
 from gateway.sharing.base import ShareConfig, Store, StoreError, Watch
 from gateway.sharing.scripts import claim_call, claim_reply, leave_call, live_call
@@ -80,6 +80,7 @@ class Share:
         self._me = secrets.token_hex(8)
         self._holders: dict[str, _Holder] = {}
         self._lively: dict[_Holder, None] = {}  # sets that keep their order
+        self._asking: dict[_Holder, None] = {}  # somebody waits there
         self._due: dict[_Holder, None] = {}
         self._wake = asyncio.Event()
         self._gathering: asyncio.TimerHandle | None = None
@@ -127,11 +128,11 @@ class Share:
         if holder.waiting:  # each in its turn
             return None
         shortage = holder.shared.enter(tokens, now)
-        if shortage is Verdict.ASK:
+        if shortage is Pending.ASK:
             return None
         self._watch.decided(ShareWay.AHEAD if self._up else ShareWay.ALONE)
         if self._up and holder.shared.is_restless(self._config.block, now):
-            self._mark(holder)
+            self._due[holder] = None
             self._wake.set()
         return shortage, tuple(holder.shared.standings(now))
 
@@ -143,7 +144,7 @@ class Share:
         holder = self._holders[account.terms.name]
         future: asyncio.Future[Charged] = asyncio.get_running_loop().create_future()
         holder.waiting.append(_Waiting(tokens, future))
-        self._mark(holder)
+        self._asking[holder] = None
         self._wake.set()
         try:
             return await future
@@ -177,14 +178,11 @@ class Share:
         self._lively[holder] = None
         return holder
 
-    def _mark(self, holder: _Holder) -> None:
-        self._due[holder] = None
-
     def _tell_soon(self, holder: _Holder, now: float) -> None:
         self._lively[holder] = None
         if not self._up or not holder.shared.is_restless(self._config.block, now):
             return
-        self._mark(holder)
+        self._due[holder] = None
         if self._gathering is None:
             self._gathering = asyncio.get_running_loop().call_later(_GATHERED, self._gathered)
 
@@ -234,7 +232,7 @@ class Share:
         now = self._clock()
         for holder in self._holders.values():
             holder.shared.rejoin(now)
-            self._mark(holder)
+            self._due[holder] = None
         self._watch.changed(True, self._gateways, "")
         self._tried.set()
 
@@ -262,8 +260,8 @@ class Share:
                 self._doubt()
             if now >= self._look_at:
                 self._look(now)
-            if self._due:
-                await self._turn(list(islice(self._due, _TURN)))
+            if self._asking or self._due:
+                await self._turn(list(islice(self._asking | self._due, _TURN)))
                 continue
             await self._pause(max(0.0, min(self._beat_at, self._look_at) - self._clock()))
 
@@ -282,14 +280,14 @@ class Share:
         """Its places were given to others, as it was silent for too long; or the store has lost everything."""
         for holder in self._holders.values():
             holder.shared.doubt()
-            self._mark(holder)
+            self._due[holder] = None
 
     def _look(self, now: float) -> None:
         self._look_at = now + _LOOK
         block = self._config.block
         for holder in list(self._lively):
             if holder.shared.is_restless(block, now) or holder.shared.is_stale(now):
-                self._mark(holder)
+                self._due[holder] = None
             elif now - holder.shared.active > IDLE:
                 del self._lively[holder]
         if now >= self._forget_at:
@@ -302,6 +300,7 @@ class Share:
         now, block = self._clock(), self._config.block
         asked: list[tuple[_Holder, Claim]] = []
         for holder in holders:
+            self._asking.pop(holder, None)
             self._due.pop(holder, None)
             waiting = [each.tokens for each in holder.waiting if not each.future.done()]
             if claim := holder.shared.claim(waiting, block, now):
@@ -321,8 +320,8 @@ class Share:
             first = holder.waiting[0]
             if not first.future.done():
                 shortage = holder.shared.enter(first.tokens, now)
-                if shortage is Verdict.ASK:
-                    self._mark(holder)
+                if shortage is Pending.ASK:
+                    self._asking[holder] = None
                     return
                 first.future.set_result((shortage, tuple(holder.shared.standings(now))))
                 self._watch.decided(way)
