@@ -13,7 +13,7 @@ that the longest match among any number of backends is found by bisection. Repli
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 from math import log
 from typing import Final
@@ -26,31 +26,30 @@ SHRINK: Final = 0.9  # of the picture, each time
 GROW: Final = 1.02
 TRUST: Final = 0.1  # weight of the last reply in how much of what is expected is found
 BELIEVED: Final = 0.1  # of what is expected: where less is found, nothing is looked for
-_SPAN: Final = float(1 << 53)
+_GOLDEN: Final = 0x9E3779B97F4A7C15
+_MASK: Final = (1 << 64) - 1
+_SPAN: Final = float(1 << 64)
 
 
 def digest(name: str) -> int:
-    """63 bits of a name, the same in every process and on every machine."""
-    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big") >> 1
+    """64 bits of a name, the same in every process and on every machine."""
+    return int.from_bytes(blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
-def rendezvous(session: int, places: Iterable[tuple[int, float]]) -> int:
-    """Index of the place that ``session`` belongs to; places are (digest of a name, weight above 0).
+def rendezvous(session: int, names: Sequence[int], weights: Sequence[float]) -> int:
+    """Index of the place that ``session`` belongs to; names are digests, weights above 0.
 
-    The weighted form: the least of exponential variates, each with its weight for its rate.
+    The weighted form: the least of exponential variates, each with its weight for its rate. A variate is drawn by
+    multiplicative hashing (Knuth 6.4) of what the session's digest and the name's differ in.
 
     Raises:
         ValueError: there is no place.
     """
-    best, least = -1, 0.0
-    for index, (name, weight) in enumerate(places):
-        draw = ((hash((session, name)) >> 10) & ((1 << 53) - 1)) + 0.5
-        cost = -log(draw / _SPAN) / weight
-        if best < 0 or cost < least:
-            best, least = index, cost
-    if best < 0:
-        raise ValueError("no place to choose from")
-    return best
+    draws = [(session ^ name) * _GOLDEN & _MASK for name in names]
+    if len(set(weights)) <= 1:
+        return draws.index(max(draws))
+    costs = [-log((draw + 0.5) / _SPAN) / weight for draw, weight in zip(draws, weights, strict=True)]
+    return costs.index(min(costs))
 
 
 class Cache:

@@ -14,10 +14,10 @@ prefill would be over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import groupby
-from math import inf
-from operator import attrgetter
+from operator import attrgetter, or_
 from typing import Final, NamedTuple
 
 from gateway.admission.affinity import CacheMap, digest, rendezvous
@@ -44,15 +44,6 @@ class Field(NamedTuple):
     waiting: int  # requests in the queue before them
 
 
-class Place(NamedTuple):
-    """A backend with room; the least of several is the one to take. ``number`` keeps any two apart."""
-
-    score: float
-    turn: int
-    number: int
-    books: Books
-
-
 class Draw(NamedTuple):
     """Where a request is drawn to: bits of backends, why, and how many blocks of its prompt they have."""
 
@@ -71,6 +62,9 @@ class Balancer:
         self.config = config
         self._balance = balance or BalanceConfig()
         self._caches = caches or CacheMap()
+        self._of: Sequence[Books] = ()  # the backends last asked about, and of these:
+        self._everyone = 0
+        self._names: Sequence[int] = ()
         self.draws = self._balance.affinity is not Affinity.NONE
 
     def field(self, sound: Sequence[Books], waiting: int = 0) -> Field | None:
@@ -79,11 +73,12 @@ class Balancer:
             return None
         if sound[0].tier != sound[-1].tier:
             sound = [books for books in sound if books.tier == sound[0].tier]
-        everyone = 0
-        for books in sound:
-            everyone |= books.cache.bit
+        if sound is not self._of:
+            self._of = sound
+            self._everyone = reduce(or_, [books.cache.bit for books in sound])
+            self._names = [books.digest for books in sound]
         inflight = sum([books.window.inflight for books in sound])
-        return Field(sound, everyone, inflight, sum([books.share for books in sound]), waiting)
+        return Field(sound, self._everyone, inflight, sum([books.share for books in sound]), waiting)
 
     def pick(
         self,
@@ -98,96 +93,97 @@ class Balancer:
 
         ``candidates`` are in the order of their tiers: one is used while none of those before it has room.
         """
-        if not candidates or candidates[0].tier == candidates[-1].tier:
-            return self._pick(candidates, ticket, lane, now, field, entry)
-        spot: Spot | Hold = Hold.FULL
-        for _, tier in groupby(candidates, attrgetter("tier")):
-            found = self._pick(list(tier), ticket, lane, now, field, entry)
-            if not isinstance(found, Hold):
-                return found
-            spot = spot if spot is Hold.TOKENS else found
-        return spot
+        draw = None if field is None else self._draw(field, ticket)
+        found = Hold.FULL
+        for tier in _tiers(candidates):
+            if draw is None or field is None:
+                spot = self._least(tier, ticket, lane, now)
+            else:
+                spot = self._drawn(draw, field, tier, ticket, lane, entry, now)
+            if not isinstance(spot, Hold):
+                return spot._replace(choice=Choice.SPILL) if spot.books.tier else spot
+            found = _worse(found, spot)
+        return found
 
-    def _pick(
-        self,
-        candidates: Sequence[Books],
-        ticket: Ticket,
-        lane: int,
-        now: float,
-        field: Field | None,
-        entry: Entry | None,
-    ) -> Spot | Hold:
-        best, best_score, hold, roomy = None, inf, Hold.FULL, 0
-        serial = self.reads_serially(ticket, lane)
-        critical, tokens = ticket.priority is Priority.CRITICAL, ticket.work.tokens
-        places: list[Place] = []
-        for books in candidates:
-            window = books.window
-            inflight = window.inflight
-            if inflight >= (books.cap if critical else books.cap_common):
-                continue
-            roomy += 1
-            if inflight:
-                if (lane and inflight >= books.cap_others) or (serial and self.reading(books, now)):
-                    hold = hold if hold is Hold.TOKENS else Hold.LANE
-                    continue
-                if window.tokens + tokens > books.limit.tokens:
-                    window.held = True
-                    hold = Hold.TOKENS
-                    continue
-            score = (inflight + 1) / books.room
-            if field is not None:
-                places.append(Place(score, books.turn, len(places), books))
-            if score < best_score or (score == best_score and best is not None and books.turn < best.turn):
-                best, best_score = books, score
-        if best is None:
-            return hold
-        spot = None if field is None else self._drawn(field, places, best, ticket, entry, now)
-        if spot is None:
-            spot = Spot(best, more=True, choice=Choice.SPILL if best.tier else Choice.HEADROOM)
-        return spot if roomy > 1 or spot.books.window.inflight + 1 < spot.books.cap else spot._replace(more=False)
+    # ------------------------------------------------------------------------------------------------- the emptiest
+
+    def _least(self, candidates: Sequence[Books], ticket: Ticket, lane: int, now: float) -> Spot | Hold:
+        """The emptiest for its limit of those with room. One loop over all of them, for there may be many."""
+        if ticket.priority is Priority.CRITICAL:
+            roomy = [books for books in candidates if books.window.inflight < books.cap]
+        else:
+            roomy = [books for books in candidates if books.window.inflight < books.cap_common]
+        if not roomy:
+            return Hold.FULL
+        more = len(roomy) > 1
+        best = _emptiest(roomy)
+        if (hold := self._hold(best, ticket, lane, now)) is not None:
+            free: list[Books] = []
+            for books in roomy:
+                found = self._hold(books, ticket, lane, now)
+                if found is None:
+                    free.append(books)
+                else:
+                    hold = _worse(hold, found)
+            if not free:
+                return hold
+            best = _emptiest(free)
+        return Spot(best, more=more or best.window.inflight + 1 < best.cap)
+
+    def _hold(self, books: Books, ticket: Ticket, lane: int, now: float) -> Hold | None:
+        """Why a backend that has a place cannot take this request into it."""
+        window = books.window
+        inflight = window.inflight
+        if not inflight:
+            return None
+        if (lane and inflight >= books.cap_others) or (self.reads_serially(ticket, lane) and self.reading(books, now)):
+            return Hold.LANE
+        if window.tokens + ticket.work.tokens > books.limit.tokens:
+            window.held = True
+            return Hold.TOKENS
+        return None
 
     # ------------------------------------------------------------------------------------------------- affinity
 
-    def _drawn(
-        self,
-        field: Field,
-        places: Sequence[Place],
-        least: Books,
-        ticket: Ticket,
-        entry: Entry | None,
-        now: float,
-    ) -> Spot | None:
-        """One of ``places``, of which ``least`` is the emptiest; None where the request is drawn to none of them."""
-        draw = self._draw(field, ticket, least)
-        if draw is None:
-            return None
-        home = draw.home
-        at_home = [place for place in places if place.books.cache.bit & home]
-        if at_home:
-            books = min(at_home).books
-            if self._fair(books, field) or len(at_home) == len(places):
-                return Spot(books, more=True, choice=draw.choice, matched=draw.depth)
-            places = [place for place in places if not place.books.cache.bit & home]
-        books, depth = self._second(places, field, ticket)
-        keen = Keen.KEEN if at_home else self._keen(draw, books, depth, field, ticket, entry, now)
-        return Spot(books, more=True, choice=Choice.SPILL, keen=keen, matched=depth)
-
-    def _draw(self, field: Field, ticket: Ticket, least: Books) -> Draw | None:
+    def _draw(self, field: Field, ticket: Ticket) -> Draw | None:
         """Where it is drawn to: where most of its prompt is cached, else where its session belongs."""
         blocks, caches = ticket.shape.blocks, self._caches
         if blocks and self._balance.affinity is Affinity.PREFIX:
             trusted = field.everyone & ~caches.doubted
             depth, home = caches.longest(blocks, trusted)
-            if depth and home != trusted:
-                there = 0 if home & least.cache.bit else depth - caches.longest(blocks, least.cache.bit)[0]
-                if there >= WORTH * len(blocks) or home & least.cache.bit:
-                    return Draw(home, Choice.PREFIX, depth)
+            if depth and depth >= WORTH * len(blocks) and home != trusted:
+                return Draw(home, Choice.PREFIX, depth)
         if ticket.session:
-            places = [(books.digest, books.pull) for books in field.sound]
-            books = field.sound[rendezvous(digest(ticket.session), places)]
-            return Draw(books.cache.bit, Choice.SESSION, caches.longest(blocks, books.cache.bit)[0] if blocks else 0)
+            pulls = [books.pull for books in field.sound]
+            bit = field.sound[rendezvous(digest(ticket.session), self._names, pulls)].cache.bit
+            return Draw(bit, Choice.SESSION, caches.longest(blocks, bit)[0] if blocks else 0)
         return None
+
+    def _drawn(
+        self,
+        draw: Draw,
+        field: Field,
+        candidates: Sequence[Books],
+        ticket: Ticket,
+        lane: int,
+        entry: Entry | None,
+        now: float,
+    ) -> Spot | Hold:
+        """At home, if there is a place and it is within the share; else where else there is one."""
+        home = draw.home
+        there = self._least([books for books in candidates if books.cache.bit & home], ticket, lane, now)
+        if not isinstance(there, Hold) and self._fair(there.books, field):
+            return self._at_home(there, draw, candidates)
+        elsewhere = [books for books in candidates if not books.cache.bit & home]
+        spot = self._second(elsewhere, field, ticket, lane, now)
+        if isinstance(spot, Hold):
+            return _worse(there, spot) if isinstance(there, Hold) else self._at_home(there, draw, candidates)
+        keen = self._keen(draw, spot, field, ticket, entry, now) if isinstance(there, Hold) else Keen.KEEN
+        return Spot(spot.books, more=True, choice=Choice.SPILL, keen=keen, matched=spot.matched)
+
+    @staticmethod
+    def _at_home(there: Spot, draw: Draw, candidates: Sequence[Books]) -> Spot:
+        return Spot(there.books, there.more or len(candidates) > 1, draw.choice, Keen.KEEN, draw.depth)
 
     def _fair(self, books: Books, field: Field) -> bool:
         """Whether one request more leaves a backend within 1 + c of its fair share.
@@ -199,36 +195,35 @@ class Balancer:
             return True
         return inflight * field.share <= (1.0 + self._balance.bound) * (field.inflight + 1) * books.share
 
-    def _second(self, places: Sequence[Place], field: Field, ticket: Ticket) -> tuple[Books, int]:
-        """The next best place and how much is cached there: of those within their share, else the emptiest."""
+    def _second(self, candidates: Sequence[Books], field: Field, ticket: Ticket, lane: int, now: float) -> Spot | Hold:
+        """The next best place, and how much is cached there: of those within their share, else the emptiest."""
         blocks = ticket.shape.blocks
-        fair = [place for place in places if self._fair(place.books, field)]
-        if not blocks or not fair or self._balance.affinity is not Affinity.PREFIX:
-            return min(places).books, 0
-        bits = 0
-        for place in fair:
-            bits |= place.books.cache.bit
-        depth, bits = self._caches.longest(blocks, bits)
-        return min(place for place in fair if place.books.cache.bit & bits).books, depth
+        fair = [books for books in candidates if self._fair(books, field)]
+        if blocks and fair and self._balance.affinity is Affinity.PREFIX:
+            depth, bits = self._caches.longest(blocks, reduce(or_, [books.cache.bit for books in fair]))
+            spot = self._least([books for books in fair if books.cache.bit & bits], ticket, lane, now)
+            if not isinstance(spot, Hold):
+                return spot._replace(matched=depth)
+        return self._least(candidates, ticket, lane, now)
 
-    def _keen(
-        self, draw: Draw, books: Books, depth: int, field: Field, ticket: Ticket, entry: Entry | None, now: float
-    ) -> Keen:
-        """Whether it takes a place on ``books``, where ``depth`` blocks are cached, while its home is full."""
+    def _keen(self, draw: Draw, spot: Spot, field: Field, ticket: Ticket, entry: Entry | None, now: float) -> Keen:
+        """Whether it takes a place that was found elsewhere, while its home is full."""
         if entry is not None and entry.passed >= PASSES * len(field.sound):
             return Keen.KEEN
         homes = [home for home in field.sound if home.cache.bit & draw.home]
-        pace = books.window.reading_pace.value
+        window = spot.books.window
+        pace = window.reading_pace.value
         if pace is None or not any(self._fair(home, field) for home in homes):
             return Keen.RELUCTANT
-        lost = 1.0 if draw.choice is Choice.SESSION else (draw.depth - depth) / len(ticket.shape.blocks)
+        lost = 1.0 if draw.choice is Choice.SESSION else (draw.depth - spot.matched) / len(ticket.shape.blocks)
         # A place that stays empty for a moment costs its part of the engine, a prompt that is read again all of it.
-        saved = min(lost * ticket.work.prompt_tokens * pace * max(1, books.window.inflight), self._balance.patience)
-        waited = 0.0 if entry is None else now - entry.arrived
+        worth = min(lost * ticket.work.prompt_tokens * pace * max(1, window.inflight), self._balance.patience)
+        waited = 0.0
         if entry is not None:
-            saved = min(saved, LATE * (entry.deadline - entry.arrived))
+            worth = min(worth, LATE * (entry.deadline - entry.arrived))
+            waited = now - entry.arrived
         wait = min(home.interval for home in homes) * (1.0 + field.waiting / len(field.sound))
-        return Keen.PATIENT if waited < saved and wait < saved else Keen.RELUCTANT
+        return Keen.PATIENT if waited < worth and wait < worth else Keen.RELUCTANT
 
     # ------------------------------------------------------------------------------------------------- long prompts
 
@@ -248,3 +243,25 @@ class Balancer:
         """Whether a backend reads as many long prompts as it should while others want to be served."""
         window = books.window
         return window.long >= self.config.long_prefills and now - window.others_at < RECENT
+
+
+def _tiers(candidates: Sequence[Books]) -> Iterable[Sequence[Books]]:
+    if not candidates or candidates[0].tier == candidates[-1].tier:
+        return (candidates,)
+    return [list(tier) for _, tier in groupby(candidates, attrgetter("tier"))]
+
+
+def _emptiest(roomy: Sequence[Books]) -> Books:
+    scores = [(books.window.inflight + 1) / books.room for books in roomy]
+    low = min(scores)
+    if scores.count(low) == 1:
+        return roomy[scores.index(low)]
+    return min([books for books, score in zip(roomy, scores, strict=True) if score == low], key=attrgetter("turn"))
+
+
+def _worse(one: Hold, other: Hold) -> Hold:
+    """Of two reasons the one that counts: tokens before a lane's own, before no room at all."""
+    return min(one, other, key=_COUNTS.index)
+
+
+_COUNTS: Final = (Hold.TOKENS, Hold.LANE, Hold.FULL)

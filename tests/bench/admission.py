@@ -18,7 +18,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gateway.admission.config import AdmissionConfig, EstimatorConfig, LaneConfig, QueueConfig
+from gateway.admission.config import (
+    AdmissionConfig,
+    Affinity,
+    BalanceConfig,
+    EstimatorConfig,
+    LaneConfig,
+    QueueConfig,
+)
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
 from gateway.model import (
@@ -51,15 +58,18 @@ class Case:
     clients: int = 50
     priorities: Sequence[Priority] = (Priority.STANDARD,)
     learns: bool = False
+    affinity: Affinity = Affinity.NONE  # of 200 conversations, each with prompts of its own
 
     def ticket(self, number: int) -> Ticket:
         """Two short requests and a long one, of all clients in turn."""
         prompt = 100 if number % 3 else 2_000
         priority = self.priorities[number % len(self.priorities)]
-        shape = Shape(CHAT, "model", stream=True, prompt_bytes=4 * prompt, messages=1)
+        talk = number % 200
+        blocks = tuple(hash((talk, place)) for place in range(16)) if self.affinity is Affinity.PREFIX else ()
+        shape = Shape(CHAT, "model", stream=True, prompt_bytes=4 * prompt, messages=1, blocks=blocks)
         work = WorkEstimate(prompt, 100, prompt / 4 + 100)
         client = f"client-{number % self.clients}"
-        return Ticket(number, shape, work, client, fingerprint=number, priority=priority)
+        return Ticket(number, shape, work, client, fingerprint=number, priority=priority, session=str(talk))
 
 
 CASES = (
@@ -69,6 +79,11 @@ CASES = (
     Case("1,000 wait, one backend", 1_000, backends=1),
     Case("10,000 wait, 2,000 clients", 10_000, clients=2_000),
     Case("1,000 wait, usage is learned from", 1_000, learns=True),
+    Case("nobody waits, 64 backends", 0, backends=64),
+    Case("nobody waits, 64 backends, sessions", 0, backends=64, affinity=Affinity.SESSION),
+    Case("nobody waits, 64 backends, prefixes", 0, backends=64, affinity=Affinity.PREFIX),
+    Case("1,000 wait, 64 backends", 1_000, backends=64),
+    Case("1,000 wait, 64 backends, prefixes", 1_000, backends=64, affinity=Affinity.PREFIX),
 )
 JUDGED = CASES[1]
 
@@ -77,7 +92,8 @@ def cost(case: Case, pairs: int) -> float:
     """CPU seconds of an offer and a settle."""
     estimator = Estimator(EstimatorConfig()) if case.learns else None
     backends = [Backend(f"b{number}", f"http://b{number}", limit=PLACES) for number in range(case.backends)]
-    config = AdmissionConfig(queue=QueueConfig(lanes=LANES, max_requests=10**6))
+    balance = BalanceConfig(case.affinity)
+    config = AdmissionConfig(queue=QueueConfig(lanes=LANES, max_requests=10**6), balance=balance)
     controller = AdmissionController(config, backends, lambda low, _high: low, estimator)
     running: deque[Permit] = deque()
 
