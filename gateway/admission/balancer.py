@@ -88,18 +88,23 @@ class Balancer:
         now: float,
         field: Field | None = None,
         entry: Entry | None = None,
+        *,
+        keenly: bool = False,
     ) -> Spot | Hold:
         """A place for ``ticket`` on one of ``candidates``, or why there is none; ``entry`` where it waits already.
 
+        ``keenly``: one that it is drawn elsewhere from is none.
         ``candidates`` are in the order of their tiers: one is used while none of those before it has room.
         """
-        draw = None if field is None else self._draw(field, ticket)
         found = Hold.FULL
+        if field is not None:
+            candidates = [books for books in candidates if books.window.inflight < books.cap]
+        draw = self._draw(field, ticket) if field is not None and candidates else None
         for tier in _tiers(candidates):
             if draw is None or field is None:
                 spot = self._least(tier, ticket, lane, now)
             else:
-                spot = self._drawn(draw, field, tier, ticket, lane, entry, now)
+                spot = self._drawn(draw, field, tier, ticket, lane, entry, now, keenly=keenly)
             if not isinstance(spot, Hold):
                 return spot._replace(choice=Choice.SPILL) if spot.books.tier else spot
             found = _worse(found, spot)
@@ -168,12 +173,16 @@ class Balancer:
         lane: int,
         entry: Entry | None,
         now: float,
+        *,
+        keenly: bool,
     ) -> Spot | Hold:
         """At home, if there is a place and it is within the share; else where else there is one."""
         home = draw.home
         there = self._least([books for books in candidates if books.cache.bit & home], ticket, lane, now)
         if not isinstance(there, Hold) and self._fair(there.books, field):
             return self._at_home(there, draw, candidates)
+        if keenly:
+            return Hold.LANE
         elsewhere = [books for books in candidates if not books.cache.bit & home]
         spot = self._second(elsewhere, field, ticket, lane, now)
         if isinstance(spot, Hold):

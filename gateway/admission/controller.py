@@ -414,7 +414,9 @@ class AdmissionController:
             group.shut = Hold.FULL  # nobody's turn is spent on it
             return None
         field = self._balancer.field(sound, group.queue.depth)
-        found = group.queue.next(lambda entry: pick(roomy, entry.ticket, entry.lane, now, field, entry))
+        found = group.queue.next(
+            lambda entry, keenly: pick(roomy, entry.ticket, entry.lane, now, field, entry, keenly=keenly)
+        )
         if isinstance(found, Hold):
             group.shut = None if found is Hold.LANE else found
             return None

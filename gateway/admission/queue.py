@@ -25,7 +25,7 @@ from gateway.model import Priority, Ticket
 T = TypeVar("T")
 CRITICAL, STANDARD, SHEDDABLE = Priority
 AHEAD: Final = 32  # requests behind the next in turn that are looked at where it is drawn to another backend
-Place = Callable[["Entry"], Spot | Hold]
+Place = Callable[["Entry", bool], Spot | Hold]  # True: only a place that it is keen on is asked for
 
 
 class Calendar(Generic[T]):
@@ -210,7 +210,7 @@ def _keenest(lane: Lane, head: Entry, found: Spot, place: Place) -> tuple[Entry,
     willing = (head, found) if found.keen is Keen.RELUCTANT else None
     seen = [head]
     for entry in islice(lane.behind(head), AHEAD):
-        spot = place(entry)
+        spot = place(entry, willing is not None)
         if isinstance(spot, Hold):
             continue
         if spot.keen is Keen.KEEN:
@@ -261,7 +261,7 @@ class LaneQueue:
         while (lane := self._next_lane(passed)) is not None:
             entry = lane.head
             assert entry is not None  # noqa: S101 - a lane without a request has no turn
-            spot = place(entry)
+            spot = place(entry, False)
             if not isinstance(spot, Hold) and spot.keen is not Keen.KEEN:
                 entry, spot = _keenest(lane, entry, spot, place)
             if spot is Hold.LANE:

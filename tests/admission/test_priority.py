@@ -25,7 +25,7 @@ def serve(queue: PriorityQueue, arriving: Iterable[Entry], count: int) -> Counte
     """Cost by priority of ``count`` that go, each of them followed by one that comes."""
     cost: Counter[Priority] = Counter()
     for newcomer, _ in zip(arriving, range(count), strict=False):
-        found = queue.next(lambda _: HERE)
+        found = queue.next(lambda _entry, _keenly: HERE)
         assert not isinstance(found, Hold)
         cost[found[0].ticket.priority] += int(found[0].ticket.work.cost)
         queue.push(newcomer)

@@ -71,7 +71,7 @@ class Queue:
         self.queue.push(entry)
         return entry
 
-    def pop(self, place: Callable[[Entry], Spot | Hold] = lambda _: HERE) -> Entry | Hold:
+    def pop(self, place: Callable[[Entry, bool], Spot | Hold] = lambda _entry, _keenly: HERE) -> Entry | Hold:
         found = self.queue.next(place)
         if isinstance(found, Hold):
             return found
@@ -156,7 +156,7 @@ def test_a_head_that_does_not_fit_the_tokens_holds_the_dispatch() -> None:
     large = queue.push(500, lane=1)
     queue.push(10)
 
-    def place(entry: Entry) -> Spot | Hold:
+    def place(entry: Entry, _keenly: bool) -> Spot | Hold:
         return Hold.TOKENS if entry is large else HERE
 
     served = [queue.pop(place) for _ in range(3)]
@@ -170,7 +170,7 @@ def test_a_lane_that_is_held_for_its_own_reason_lets_the_others_go() -> None:
     held = queue.push(500, lane=1)
     shorts = [queue.push(10) for _ in range(5)]
 
-    def place(entry: Entry) -> Spot | Hold:
+    def place(entry: Entry, _keenly: bool) -> Spot | Hold:
         return Hold.LANE if entry is held else HERE
 
     assert [queue.pop(place) for _ in range(5)] == shorts
