@@ -147,7 +147,8 @@ class _PromptModel:
         self.seen = 0
 
     def _text(self, features: _Features) -> float:
-        return sum(rate * size for rate, size in zip(self.rates, features, strict=True))
+        words, signs, dense, wide = self.rates  # spelt out: this is asked for each request, in one process for all
+        return words * features[0] + signs * features[1] + dense * features[2] + wide * features[3]
 
     def predict(self, features: _Features, messages: int) -> float:
         template = self.template if messages else 0.0
@@ -162,13 +163,18 @@ class _PromptModel:
             self.template += _TEMPLATE_STEP * (added - self.template)
 
     def _learn_rates(self, features: _Features, text: float) -> None:
-        parts = [rate * size for rate, size in zip(self.rates, features, strict=True)]
-        predicted = sum(parts)
+        rates = self.rates
+        parts = [rate * size for rate, size in zip(rates, features, strict=True)]
+        words, signs, dense, wide = parts
+        predicted = words + signs + dense + wide
         step = max(_RATE_STEP, 1.0 / (1.0 + _RATE_SURE * self.seen))
-        push = step * log(text / predicted) * predicted / sum(part * part for part in parts)
+        squares = words * words + signs * signs + dense * dense + wide * wide
+        push = step * log(text / predicted) * predicted / squares
         self.rates = [
             min(max(rate * exp(push * part), _RATE_MIN), _RATE_MAX)
-            for rate, part in zip(self.rates, parts, strict=True)
+            if part
+            else rate  # one that had none answers for none
+            for rate, part in zip(rates, parts, strict=True)
         ]
         self.seen += 1
 
@@ -210,11 +216,14 @@ class _Recent(Generic[_Key, _Value]):
         return list(islice(reversed(self._entries.items()), most))
 
     def obtain(self, key: _Key) -> _Value:
-        value = self.find(key)
-        if value is None:
-            value = self._entries[key] = self._make()
-            if len(self._entries) > self._size:
-                self._entries.popitem(last=False)
+        entries = self._entries
+        value = entries.get(key)
+        if value is not None:
+            entries.move_to_end(key)
+            return value
+        value = entries[key] = self._make()
+        if len(entries) > self._size:
+            entries.popitem(last=False)
         return value
 
 
@@ -236,4 +245,4 @@ def _features(shape: Shape) -> _Features:
 
 
 def _bounded(tokens: float) -> int:
-    return round(min(max(tokens, 0), _TOKENS_MAX))
+    return round(tokens) if 0 <= tokens <= _TOKENS_MAX else round(min(max(tokens, 0), _TOKENS_MAX))

@@ -37,12 +37,16 @@ class Kind(IntEnum):
     SETUP = 16  # brain: what workers are set up with
 
 
+_HEAD_SIZE: Final = _HEAD.size
+_KINDS: Final = {kind.value: kind for kind in Kind}
+
+
 class Channel(asyncio.Protocol):
     """One end of the connection. ``take`` is called with each frame, ``lost`` once at the end."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
-        self._unread = bytearray()
+        self._unread = b""  # the beginning of a frame
         self.take: Callable[[Kind, memoryview], None] = _nothing
         self.lost: Callable[[], None] = lambda: None
 
@@ -59,19 +63,19 @@ class Channel(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Cut what came into frames."""
-        unread = self._unread
-        unread += data
-        start, end = 0, len(unread)
-        with memoryview(unread) as view:
-            while end - start >= _HEAD.size:
-                length, kind = _HEAD.unpack_from(unread, start)
-                after = start + _HEAD.size + length
-                if after > end:
-                    break
-                with view[start + _HEAD.size : after] as payload:
-                    self.take(Kind(kind), payload)
-                start = after
-        del unread[:start]
+        if self._unread:
+            data = self._unread + data
+        view, take = memoryview(data), self.take
+        start, end = 0, len(data)
+        while end - start >= _HEAD_SIZE:
+            length, kind = _HEAD.unpack_from(data, start)
+            begin = start + _HEAD_SIZE
+            after = begin + length
+            if after > end:
+                break
+            take(_KINDS[kind], view[begin:after])
+            start = after
+        self._unread = data[start:]
 
     # -- sending -----------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,15 @@
 
 One worker asks at a steady rate for permits that are free, and gives each back at once. In turn with it the same number
 of frames of the same size go to a process that only echoes them: what the kernel and two event loops cost anyway.
-Printed are microseconds from the question to the answer, and the ratio of the two.
+Printed are microseconds from the question to the answer, and the ratio of the two; how late the questions were, since
+where the asking process is held up its questions come in a crowd, and each then waits for those before it; and the CPU
+time that each takes of the other process, which tells more than the rest where the machine does other things.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
+import socket
 import statistics
 import subprocess
 import sys
@@ -23,6 +25,7 @@ import uvloop
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
+from gateway.app.process import settle
 from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
@@ -48,9 +51,9 @@ async def brain(path: Path) -> None:
     setup = Setup(ProxyConfig(host="127.0.0.1", port=0), tuple(backends), None)
     desks = Desks(path, gate, estimator, (), lambda: setup, lambda: View(gate.down, gate.routes), KeyBook(None))
     await desks.start()
-    await asyncio.get_running_loop().create_unix_server(_echo, path.with_suffix(".echo"))
-    gc.freeze()
-    await asyncio.sleep(600)
+    async with await asyncio.get_running_loop().create_unix_server(_echo, path.with_suffix(".echo")):
+        settle()
+        await asyncio.sleep(600)
 
 
 def _echo() -> Channel:
@@ -60,17 +63,22 @@ def _echo() -> Channel:
 
 
 @contextmanager
-def brain_process() -> Iterator[Path]:
+def brain_process() -> Iterator[tuple[Path, int]]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "brain"
         process = subprocess.Popen([sys.executable, "-m", "tests.bench.brain", "--brain", str(path)])  # noqa: S603
         try:
-            while not path.with_suffix(".echo").exists():
+            while not _listens(path.with_suffix(".echo")):
                 time.sleep(0.05)
-            yield path
+            yield path, process.pid
         finally:
             process.kill()
             process.wait()
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as trial:
+        return trial.connect_ex(str(path)) == 0
 
 
 def _ignore(_said: object) -> None:
@@ -106,43 +114,61 @@ async def echoing(path: Path) -> Ask:
     return ask
 
 
-async def timed(ask: Ask, seconds: float, rate: float, first: int) -> list[float]:
-    """Microseconds of each question; questions are due at even spaces, whatever becomes of those before."""
+async def timed(ask: Ask, seconds: float, rate: float, first: int) -> tuple[list[float], list[float]]:
+    """Microseconds that each question took, and by which it was late; they are due at even spaces, whatever happens."""
     took: list[float] = []
+    late: list[float] = []
     tasks: set[asyncio.Task[None]] = set()
 
-    async def one(number: int) -> None:
+    async def one(number: int, due: float) -> None:
         began = time.perf_counter()
+        late.append((began - due) * 1e6)
         await ask(number)
         took.append((time.perf_counter() - began) * 1e6)
 
     start = time.perf_counter()
     for number in range(int(seconds * rate)):
-        while time.perf_counter() < start + number / rate:  # noqa: ASYNC110 - timers are too coarse
+        while time.perf_counter() < (due := start + number / rate):  # noqa: ASYNC110 - timers are too coarse
             await asyncio.sleep(0)
-        tasks.add(task := asyncio.create_task(one(first + number)))
+        tasks.add(task := asyncio.create_task(one(first + number, due)))
         task.add_done_callback(tasks.discard)
     while tasks:  # noqa: ASYNC110 - the end is not timed
         await asyncio.sleep(0.01)
-    return took
+    return took, late
+
+
+def cpu(pid: int) -> float:
+    """Microseconds of CPU time of a process so far; 0 where the system does not tell."""
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e3
+    except FileNotFoundError:
+        return 0.0
 
 
 async def main(seconds: float, rate: float) -> None:
-    with brain_process() as path:
+    with brain_process() as (path, pid):
         ask, stop = await asking(path)
         echo = await echoing(path)
-        gc.freeze()
+        settle()
         rows: dict[str, list[float]] = {"ask and answer": [], "echo": []}
+        lates: dict[str, list[float]] = {name: [] for name in rows}
+        spent = dict.fromkeys(rows, 0.0)
         first = 1
         for _ in range(3):
             for name, question in (("ask and answer", ask), ("echo", echo)):
-                rows[name] += await timed(question, seconds / 6, rate, first)
+                before = cpu(pid)
+                took, late = await timed(question, seconds / 6, rate, first)
+                spent[name] += cpu(pid) - before
+                rows[name] += took
+                lates[name] += late
                 first += int(seconds * rate)
         await stop()
-    print(f"{'':16}{'mean':>8}{'p50':>8}{'p99':>8}  us at {rate:.0f}/s")  # noqa: T201
+    heads = "".join(f"{head:>10}" for head in ("mean", "p50", "p99", "late p99", "CPU each"))
+    print(f"{'':16}{heads}  us at {rate:.0f}/s")  # noqa: T201
     for name, took in rows.items():
-        cuts = statistics.quantiles(took, n=100)
-        print(f"{name:16}{statistics.fmean(took):8.0f}{cuts[49]:8.0f}{cuts[98]:8.0f}")  # noqa: T201
+        cuts, late = statistics.quantiles(took, n=100), statistics.quantiles(lates[name], n=100)
+        figures = (statistics.fmean(took), cuts[49], cuts[98], late[98], spent[name] / len(took))
+        print(f"{name:16}" + "".join(f"{figure:10.0f}" for figure in figures))  # noqa: T201
     ratio = statistics.median(rows["ask and answer"]) / statistics.median(rows["echo"])
     print(f"ratio of the medians {ratio:.2f}")  # noqa: T201
 
