@@ -131,9 +131,11 @@ class _Purse(ABC):
 
 
 class _Places(_Purse):
-    """Requests that may run at once. ``free``: that no gateway has."""
+    """Requests that may run at once. ``free``: places that no gateway has."""
 
-    free = 0
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.free = limit
 
     def left(self, now: float) -> int:  # noqa: ARG002 - as a rate's
         return max(0, self.free)

@@ -106,8 +106,8 @@ async def offer(row: Row, seconds: float, rate: float) -> None:
     tasks: set[asyncio.Task[None]] = set()
     start = time.perf_counter()
     for number in range(int(seconds * rate)):
-        while (left := start + number / rate - time.perf_counter()) > 0:  # noqa: ASYNC110 - timers are too coarse
-            await asyncio.sleep(left if left > 0.002 else 0)
+        if (left := start + number / rate - time.perf_counter()) > 0.001:
+            await asyncio.sleep(left)
         tasks.add(task := asyncio.create_task(row.request(number)))
         task.add_done_callback(tasks.discard)
     await asyncio.gather(*tasks)
@@ -151,4 +151,4 @@ async def main(seconds: float, rate: float) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(*(float(each) for each in [*sys.argv[1:], *("36", "1000")[len(sys.argv) - 1 :]])))
+    uvloop.run(main(*(float(each) for each in [*sys.argv[1:], *("48", "500")[len(sys.argv) - 1 :]])))
