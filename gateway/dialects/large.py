@@ -15,6 +15,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Final
 
+import orjson
+
 from gateway.dialects import media
 from gateway.model import Shape
 
@@ -25,7 +27,7 @@ _STEP: Final = 256 * 1024  # bytes looked at before others get their turn
 _STRINGS_STEP: Final = 1000
 _STRINGS: Final = 100_000  # in one body; of more it is not told what it asks for
 _VALUES: Final = 50_000  # that are left to parse
-_WHOLE: Final = 1024 * 1024  # bytes of a string that are kept,
+_WHOLE: Final = 2 * 1024 * 1024  # bytes of a string that are kept,
 _HEAD: Final = 64 * 1024  # where so many are kept already,
 _FULL: Final = 4 * 1024 * 1024
 _SCRAP: Final = 256  # and where even more are
@@ -40,12 +42,13 @@ _MEDIA_FIELDS: Final = frozenset({b"data", b"url", b"image_url", b"file_data", b
 class Condensed:
     """``body`` stands for the whole one, which has ``size`` bytes; empty where it is not told what that asks for.
 
-    Left out are ``text`` bytes, ``ids`` token ids and ``media`` tokens.
+    Left out are ``text`` bytes, ``wide`` of them no ASCII, ``ids`` token ids and ``media`` tokens.
     """
 
     body: bytes
     size: int
     text: int = 0
+    wide: int = 0
     ids: int = 0
     media: int = 0
 
@@ -60,7 +63,7 @@ class Condensed:
             prompt_bytes=shape.prompt_bytes + self.text,
             dense_bytes=round(shape.dense_bytes * grown),
             sign_bytes=round(shape.sign_bytes * grown),
-            wide_bytes=round(shape.wide_bytes * grown),
+            wide_bytes=min(shape.wide_bytes + self.wide, shape.prompt_bytes + self.text),
             prompt_tokens=None if shape.prompt_tokens is None else shape.prompt_tokens + self.ids,
             media_tokens=shape.media_tokens + self.media + (0 if exact else self.ids),
         )
@@ -83,6 +86,7 @@ class _Scan:
         self._kept: list[bytes] = []
         self._size = 0  # of what is kept
         self._text = 0
+        self._wide = 0
         self._ids = 0
         self._media = 0
 
@@ -98,7 +102,7 @@ class _Scan:
             strings += 1
             if end < 0 or strings > _STRINGS or self._size > _MOST:
                 return Condensed(b"", len(body))
-            self._keep_string(begin, end, last if between == b":" else b"")
+            yield from self._keep_string(begin, end, last if between == b":" else b"")
             last = body[begin + 1 : min(end, begin + 32)]
             at = end + 1
             if strings % _STRINGS_STEP == 0:
@@ -106,7 +110,7 @@ class _Scan:
         small = b"".join(self._kept)
         if small.count(b",") > _VALUES or small.count(b"[") > _VALUES:
             return Condensed(b"", len(body))
-        return Condensed(small, len(body), self._text, self._ids, self._media)
+        return Condensed(small, len(body), self._text, self._wide, self._ids, self._media)
 
     def _between(self, start: int, end: int) -> Generator[None, None, bytes]:
         """Keep what is between two strings, of a long row of numbers the first; return what little there is."""
@@ -137,7 +141,7 @@ class _Scan:
             if looks % _STRINGS_STEP == 0:
                 yield
 
-    def _keep_string(self, begin: int, end: int, name: bytes) -> None:
+    def _keep_string(self, begin: int, end: int, name: bytes) -> Generator[None, None, None]:
         room = _WHOLE if self._size < _FULL // 2 else _HEAD if self._size < _FULL else _SCRAP
         if end - begin <= room:
             self._keep(self._body[begin : end + 1])
@@ -148,7 +152,22 @@ class _Scan:
         if name in _MEDIA_FIELDS:
             self._media += media.further_tokens(head[1:_HEAD].decode(errors="replace"), end - cut)
         else:
-            self._text += end - cut
+            yield from self._count_text(cut, end)
+
+    def _count_text(self, start: int, end: int) -> Generator[None, None, None]:
+        """Count what is between, as it is in UTF-8 and without JSON's escapes."""
+        while start < end:
+            stop = min(start + _STEP, end)
+            piece = self._body[start : stop if stop == end else self._cut(start, stop)]
+            start += len(piece) or _STEP
+            if piece.isascii() and b"\\" not in piece:
+                self._text += len(piece)
+            else:
+                text = _unescaped(piece)
+                size = len(text.encode())
+                self._text += size
+                self._wide += (size - len(text)) * 3 // 2  # as ``request`` counts it
+            yield
 
     def _cut(self, start: int, wanted: int) -> int:
         """Where a string may be cut: not inside a character, nor inside what stands for one."""
@@ -174,3 +193,11 @@ class _Scan:
     def _keep(self, piece: bytes) -> None:
         self._kept.append(piece)
         self._size += len(piece)
+
+
+def _unescaped(piece: bytes) -> str:
+    try:
+        text: str = orjson.loads(b'"%b"' % piece)
+    except ValueError:  # the engine will say so
+        return piece.decode(errors="replace")
+    return text
