@@ -24,8 +24,10 @@ def _check(what: str, **figures: float | None) -> None:
 class BackendMemory:
     """One backend; its URL has no credentials.
 
-    Bases are unloaded seconds: per output token of streams and of whole answers, to a first token. ``served`` are
-    request-seconds and cost units of finished requests, whose ratio tells what it can serve.
+    Bases are unloaded seconds: per output token of streams and of whole answers, to a first token. ``line``: seconds to
+    the first token, and per token, of whole answers with few beside them. ``served`` are request-seconds and cost units
+    of finished requests, whose ratio tells what it can serve; ``start_rate`` are first tokens a second while streams
+    wait for theirs.
     """
 
     name: str
@@ -36,6 +38,8 @@ class BackendMemory:
     base_whole: float | None = None
     base_ttft: float | None = None
     served: tuple[float, float] = (0.0, 0.0)
+    line: tuple[float, float] | None = None
+    start_rate: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be.
@@ -46,8 +50,9 @@ class BackendMemory:
         bases = {"base_stream": self.base_stream, "base_whole": self.base_whole, "base_ttft": self.base_ttft}
         seconds, cost = self.served
         _check(f"backend {self.name}", limit=self.limit, token_limit=self.token_limit, seconds=seconds, cost=cost)
-        _check(f"backend {self.name}", **bases)
-        if not self.limit >= 1.0 or 0.0 in (self.token_limit, *bases.values()):
+        start, pace = self.line or (None, None)
+        _check(f"backend {self.name}", **bases, start=start, pace=pace, start_rate=self.start_rate)
+        if not self.limit >= 1.0 or 0.0 in (self.token_limit, *bases.values(), pace, self.start_rate):
             raise ValueError(f"backend {self.name}: nothing is 0 of a backend, and its limit is at least 1")
 
 

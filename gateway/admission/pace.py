@@ -135,11 +135,19 @@ class Line:
     __slots__ = ("_keep", "_sums")
 
     ENOUGH: Final = 4.0  # answers, old ones counting less
+    RECALLED: Final = 6
+    SHORT: Final = 8  # tokens of the shortest of these; each further one is twice as long
     SPREAD: Final = 0.02  # of the tokens: variance over squared mean; with less there is no line
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
         self._sums: tuple[float, ...] = (0.0,) * 6
+
+    def recall(self, start: float, pace: float) -> None:
+        """Go on from a line that was found before, as if ``RECALLED`` answers had told it again."""
+        for number in range(self.RECALLED):
+            tokens = float(self.SHORT << number)
+            self.add(tokens, start + pace * tokens)
 
     def fade(self) -> None:
         """Give what was added so far less weight."""

@@ -266,7 +266,10 @@ class Books:
         all_of_them = self._replicas  # gateways may be more or fewer when this is recalled
         tokens = None if law.learned_tokens is None else law.learned_tokens * all_of_them
         limit = law.value * all_of_them
-        return BackendMemory(self.name, place(self.backend.url), limit, tokens, stream, whole, ttft, served)
+        low, rate = window.line_low.value, window.start_rate
+        line = None if low is None or window.base_whole.doubtful else (max(0.0, low.start), low.pace)
+        rate = rate * all_of_them if rate else None
+        return BackendMemory(self.name, place(self.backend.url), limit, tokens, stream, whole, ttft, served, line, rate)
 
     def recall(self, memory: BackendMemory) -> None:
         """Go on from what an earlier gateway learned."""
@@ -281,6 +284,10 @@ class Books:
             if value is not None:
                 base.recall(value)
         window.served.seconds, window.served.tokens = memory.served
+        if memory.line is not None:
+            window.line_low.recall(*memory.line)
+        if memory.start_rate is not None:
+            window.recalled_rate = memory.start_rate / self._replicas
         self._set_caps()
 
     @property

@@ -55,9 +55,9 @@ class Window:
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
         "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own", "preemptions",
-        "reading", "reading_pace", "running", "served", "stalls", "standing", "starting", "starts", "stream_answers",
-        "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens",
-        "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
+        "reading", "reading_pace", "recalled_rate", "running", "served", "stalls", "standing", "starting", "starts",
+        "stream_answers", "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts", "ticked_tokens",
+        "ticks", "tokens", "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -96,6 +96,7 @@ class Window:
         self.e2e: float | None = None  # mean seconds of answers in one piece
         self.served = Ratio(0.05)  # request-seconds per cost unit of finished requests
         self.starting = Ratio(0.1)  # seconds in which streams had no first token, per first token
+        self.recalled_rate: float | None = None  # first tokens a second, as an earlier gateway saw them
         self.held = False  # a request was held by the token limit since the last tick
         self._clear()
 
@@ -136,8 +137,9 @@ class Window:
 
     @property
     def start_rate(self) -> float | None:
-        """First tokens a second while streams wait for theirs; None before a few were seen."""
-        return self.starting.tokens / self.starting.seconds if self.ticked_firsts >= KNOWN_STARTS else None
+        """First tokens a second while streams wait for theirs; before a few were seen what is remembered, or None."""
+        seen = self.ticked_firsts >= KNOWN_STARTS
+        return self.starting.tokens / self.starting.seconds if seen else self.recalled_rate
 
     @property
     def age(self) -> float:

@@ -14,7 +14,7 @@ from gateway.admission.pace import LowBase
 from gateway.model import Backend, Hints, Usage
 from tests.admission.helpers import Driver, Plant, adaptive, config, fixed, ticket
 
-KNOWN = BackendMemory("a", "http://a", 80.0, 50_000.0, 0.02, 0.03, 0.3, (100.0, 2_000.0))
+KNOWN = BackendMemory("a", "http://a", 80.0, 50_000.0, 0.02, 0.03, 0.3, (100.0, 2_000.0), (0.25, 0.03), 12.0)
 
 
 def told(memory: BackendMemory, *backends: Backend, **changes: LimitConfig) -> Driver:
@@ -32,10 +32,31 @@ def base(*samples: float, doubtful: bool = False) -> LowBase:
 
 def test_what_was_learned_comes_back() -> None:
     driver = told(KNOWN)
-    assert driver.admission.remember().backends == (KNOWN,)
+    (known,) = driver.admission.remember().backends
+    assert known.line == pytest.approx(KNOWN.line)
+    assert replace(known, line=KNOWN.line) == KNOWN
     state = driver.backend()
     assert (state.limit, state.token_limit, state.pace_base) == (80.0, 50_000.0, 0.02)
     assert driver.admission._pool.books[0].capacity == pytest.approx(80.0 / 0.05), "the door knows what can be served"
+
+
+def test_a_gateway_that_is_started_again_lets_in_what_the_engine_starts_in_a_moment() -> None:
+    """Unknown, four may be without a first token; known, as many as start in the three unloaded TTFTs of it."""
+    anew, again = Driver(adaptive()), told(KNOWN)
+    for driver in (anew, again):
+        for _ in range(60):
+            driver.offer(ticket())
+    assert (len(anew.permits), len(again.permits)) == (4, 10)
+
+
+def test_the_line_through_whole_answers_is_known_again_and_learned_on() -> None:
+    line = told(KNOWN).admission._pool.books[0].window.line_low
+    for _ in range(200):
+        for tokens in (50, 100, 200):
+            line.fade()
+            line.add(tokens, 1.0 + 0.06 * tokens)
+    assert line.value is not None
+    assert (line.value.start, line.value.pace) == pytest.approx((1.0, 0.06), rel=0.05)
 
 
 def test_nothing_was_learned_of_a_new_gateway() -> None:
