@@ -531,8 +531,11 @@ def _store_url(value: SecretStr) -> SecretStr:
         raise ValueError("a port that is none") from None
     if port == 0:
         raise ValueError("a port that is none")
-    if unknown := parse_qs(parts.query, keep_blank_values=True).keys() - _STORE_OPTIONS:
-        raise ValueError(f"a query with other names than {', '.join(sorted(_STORE_OPTIONS))} ({len(unknown)} of them)")
+    query = parse_qs(parts.query, keep_blank_values=True)
+    if query.keys() - _STORE_OPTIONS:
+        raise ValueError(f"a query with other names than {', '.join(sorted(_STORE_OPTIONS))}")
+    if not all(map(str.isdecimal, query.get("db", ()))):
+        raise ValueError("a database that is no number")
     return value
 
 

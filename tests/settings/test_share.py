@@ -47,6 +47,7 @@ def test_a_url_is_taken_and_shown_without_its_password(url: str, told: str, monk
             "redis://u:s3cret@h:99999/0",
             "redis://u:s3cret@h/zero",
             "redis://h?password=s3cret",
+            "redis://h?db=s3cret",
             "redis://h?socket_timeout=1",
         ),
     ],

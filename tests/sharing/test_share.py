@@ -472,6 +472,8 @@ async def test_over_tls(stores: Stores, tmp_path: Path) -> None:
     stores("--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(own.cert), *certificates)
     async with sharing(1, f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={authority.root.cert}") as (gateway,):
         assert gateway.told.up
+    async with sharing(1, f"rediss://localhost:{port}/0?ssl_ca_certs={authority.root.cert}") as (gateway,):
+        assert not gateway.told.up, "of another host"
     async with sharing(1, f"rediss://127.0.0.1:{port}/0") as (gateway,):
         assert not gateway.told.up, "of an authority that nobody knows"
         assert gateway.told.failures[0] is ShareFailure.UNREACHABLE
