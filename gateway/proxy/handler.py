@@ -40,11 +40,13 @@ from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, Written
 from gateway.proxy.load import HEADER as LOAD_HEADER
 from gateway.proxy.relay import BUSY, FAILURES, End, Relay, Wire
 from gateway.proxy.trust import Trust
+from gateway.proxy.turns import Turns
 from gateway.proxy.upstream import Upstream
 
 _log = logging.getLogger(__name__)
 
 CHOICE_HEADER: Final = "X-Gateway-Backend"
+_AT_ONCE: Final = 16  # requests that begin, and that are refused, in one turn of the loop: a few milliseconds
 _CARD: Final = f"{MODELS}/"
 _WITH_BODY: Final = frozenset({"POST", "PUT", "PATCH"})
 
@@ -77,6 +79,7 @@ class Handler:
         self._catalog = Catalog(config.models_timeout)
         self._memory = BodyMemory(config.body_memory)
         self._condensing = asyncio.Lock()
+        self._arrivals, self._refusals = Turns(_AT_ONCE), Turns(_AT_ONCE)
         self._ticket_ids = itertools.count(1)
         self._turn = 0
         self.in_flight = 0
@@ -95,10 +98,15 @@ class Handler:
 
     async def __call__(self, request: web.BaseRequest) -> Written:
         """Serve one request; returns when its answer is written."""
-        call = Call(request, self._clock(), cors=self._config.cors)
+        now = self._clock()
         self.in_flight += 1
         self.idle.clear()
         try:
+            try:
+                if not self._arrivals.taken():
+                    await self._arrivals.wait()
+            finally:  # who leaves meanwhile is told of, too
+                call = Call(request, now, cors=self._config.cors)
             return await self._serve(call)
         except Refused as refused:
             return self._refuse(call, refused)
@@ -216,6 +224,8 @@ class Handler:
             if isinstance(verdict, Rejection):
                 if ticket.tried and verdict.reason is Reason.RETRY_BUDGET:
                     break  # what the last backend did is the better answer
+                if not self._refusals.taken():
+                    await self._refusals.wait()
                 return self._reject(call, verdict)
             relay, end = await self._permitted(call, shape, wire, verdict)
             if end is not End.CONNECT_FAILED and not relay.unread:

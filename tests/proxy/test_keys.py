@@ -396,9 +396,11 @@ async def test_what_admission_refuses_costs_the_key_nothing(backend: StartBacken
 
 async def test_F01_a_key_with_one_place_has_it_back_however_its_request_ends(backend: StartBackend) -> None:
     engine = await backend(always(reply()))
-    async with open_house(engine, keys=book(max_in_flight=1), first_byte_timeout=0.05, answer_timeout=0.05) as house:
+    keys = book(max_in_flight=1)
+    async with open_house(engine, keys=keys) as house:
         for _ in range(20):
             await left_in_the_middle(house, engine)
+    async with open_house(engine, keys=keys, first_byte_timeout=0.5, answer_timeout=0.5) as house:
         for end in (reply(b"{}", "500 Oops"), reply(b"{}", "429 Full"), b"garbage", b"", SSE_HEAD):
             engine.script = cut(end)
             client = await house.client()
