@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gateway.admission.share import Ask, Claim, Reply, Word
 from gateway.sharing.scripts import claim_call, claim_reply, leave_call, live_call
+from tests.admission.ledger import Ledger
 from tests.sharing.server import StoreServer
 
 pytest.importorskip("redis", reason="pip install 'inference-gateway[valkey]'")
@@ -148,6 +152,54 @@ async def test_a_refusal_by_one_bound_takes_nothing_of_the_others(client: Client
     assert second.requests.granted == 0
     assert second.tokens is not None
     assert second.tokens.state == pytest.approx(120.0, abs=0.5)
+
+
+def told(word: Word | None) -> object:
+    """What refills between two answers of the same time is not looked at."""
+    return None if word is None else (word.granted, pytest.approx(word.state, abs=0.5))
+
+
+ASKS = st.builds(
+    lambda limit, need, cost, more, ahead, empty: Ask(limit, min(need, max(0, cost)), cost, more, ahead, empty),
+    *(st.just(60), st.integers(0, 60), st.integers(-20, 80), st.integers(0, 20), st.integers(0, 20)),
+    st.sampled_from([0.0, 0.0, 0.0, 10.5, 59.9]),
+)
+PLACES = st.builds(
+    lambda need, more, ahead: Ask(20, need, need, more, ahead),
+    *(st.integers(0, 8), st.integers(0, 5), st.integers(0, 5)),
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from("ab"), st.none() | PLACES, st.none() | ASKS, st.none() | ASKS, st.booleans()),
+        min_size=1,
+        max_size=12,
+    )
+)
+async def test_the_script_does_what_the_tests_of_the_pure_part_take_it_to_do(
+    client: Client, steps: list[tuple[str, Ask | None, Ask | None, Ask | None, bool]]
+) -> None:
+    client.server.say("FLUSHALL")
+    ledger, held = Ledger(), {"a": 0, "b": 0}
+    begun = time.monotonic()
+    for gateway in held:
+        await client.live(gateway)
+    for gateway, places, requests, tokens, ended in steps:
+        if ended:
+            held[gateway] = 0
+        claim = Claim(places, held[gateway], requests, tokens)
+        found = await client.claim(claim, gateway)
+        expected = ledger.claim(gateway, claim, 1000.0 + time.monotonic() - begun)
+        for word, model in zip(words(found), words(expected), strict=True):
+            assert told(word) == (None if model is None else (model.granted, model.state)), (claim, found, expected)
+        if found.places is not None:
+            held[gateway] += found.places.granted
+
+
+def words(reply: Reply) -> tuple[Word | None, ...]:
+    return reply.places, reply.requests, reply.tokens
 
 
 async def test_the_last_word(client: Client) -> None:
