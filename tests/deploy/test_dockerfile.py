@@ -85,9 +85,7 @@ def test_its_steps_give_a_gateway_that_serves_and_is_healthy(stages: Path, tmp_p
         elif word == "ENV":
             environment |= {name: value.replace("$PATH", environment["PATH"]) for name, _, value in _pairs(here)}
         elif word == "RUN":
-            step = here.replace("python -m venv", f"{sys.executable} -m venv").replace("--no-cache-dir ", "")
-            step = step.replace("uv venv", f"uv venv --python {sys.executable}").replace("--no-cache ", "")
-            ran("/bin/sh", "-ec", step, cwd=work, environment=environment, timeout=150)
+            ran("/bin/sh", "-ec", _cheaply(here), cwd=work, environment=environment | CHEAPLY, timeout=150)
     python = stages / "opt/gateway/bin/python"
     packages = ran(python, "-c", "import importlib.metadata as m; print(*(d.name for d in m.distributions()))").split()
     assert "inference-gateway" in packages
@@ -109,6 +107,25 @@ def test_its_steps_give_a_gateway_that_serves_and_is_healthy(stages: Path, tmp_p
         assert running.stop() == 0
     with pytest.raises(AssertionError, match="exits with"):
         ran(python, *check[1:], environment=environment | settings)
+
+
+CHEAPLY = {"UV_LINK_MODE": "hardlink"}
+
+
+def _cheaply(step: str) -> str:
+    """The step with this Python, its pip and what was downloaded before, and nothing compiled: the same packages."""
+    step = step.replace("python -m venv", f"{sys.executable} -m venv --without-pip")
+    step = re.sub(r"(\S+)/bin/pip install", rf"{sys.executable} -m pip --python \1/bin/python install", step)
+    step = step.replace("uv venv", f"uv venv --python {sys.executable}")
+    return re.sub("--(no-cache-dir|no-cache|compile-bytecode) ", "", step)
+
+
+def test_bytecode_is_compiled_where_the_image_can_no_longer_write_it() -> None:
+    """Word for word, because the steps are carried out without."""
+    assert "PYTHONDONTWRITEBYTECODE=1" in dict(instructions(DOCKERFILE, stage=2))["ENV"]
+    installs = re.findall(r"uv pip install[^&\n]*", "\n".join(text for _, text in instructions(DOCKERFILE, stage=1)))
+    assert len(installs) == 2
+    assert all("--compile-bytecode" in install for install in installs)
 
 
 def _pairs(text: str) -> list[tuple[str, str, str]]:
