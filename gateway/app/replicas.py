@@ -19,8 +19,8 @@ _EVERY: Final = 1.0  # seconds between two counts
 _LONGEST: Final = 1.0  # seconds that an answer may take
 _MISSES: Final = 2  # counts in a row without one that was there before
 
-Place = tuple[bool, str, int]
-"""Whether DNS is asked for every address; host; port."""
+Place = tuple[bool, str, str, int]
+"""Whether DNS is asked for every address; scheme; host; port."""
 
 
 class Census:
@@ -71,20 +71,20 @@ class Census:
             self._changed(count)
 
     async def _addresses(self, place: Place) -> frozenset[str]:
-        asked, host, port = place
+        asked, scheme, host, port = place
         if not asked:
-            return frozenset({url("http", host, port)})
+            return frozenset({url(scheme, host, port)})
         try:
             answers = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except OSError:
             return self._known.get(place, frozenset())  # whether they live is asked anyway
-        self._known[place] = frozenset(url("http", str(address[0]), port) for *_, address in answers)
+        self._known[place] = frozenset(url(scheme, str(address[0]), port) for *_, address in answers)
         return self._known[place]
 
 
 async def _ready(session: ClientSession, place: str) -> bool:
     try:
-        async with session.get(f"{place}/readyz") as answer:
+        async with session.get(f"{place}/readyz", ssl=False) as answer:  # an address has no name to be checked
             return answer.status == HTTPStatus.OK
     except (ClientError, TimeoutError):
         return False

@@ -335,7 +335,7 @@ class _Limit(BaseModel):
         description="Gateways that share these engines, this one among them: each takes its share of every limit, "
         "found or fixed. A number, or where their admin ports are: those that answer /readyz are counted every second, "
         "so the share of one that dies is the others' three seconds later. dns+http://NAME:PORT is every address of a "
-        "name.",
+        "name. Where the admin port has TLS it is https://, whose certificate is not checked: nothing is told there.",
         examples=["3", "dns+http://gateways.prod.svc:8081", "http://gw1:8081,http://gw2:8081"],
     )
 

@@ -325,16 +325,16 @@ class Replicas:
     """How many gateways share the engines: ``count``, or as many of those at ``places`` as are ready."""
 
     count: int = 1
-    places: tuple[tuple[bool, str, int], ...] = ()  # whether DNS is asked for every address, host, port
+    places: tuple[tuple[bool, str, str, int], ...] = ()  # whether DNS is asked for every address, scheme, host, port
 
     def __str__(self) -> str:
         """As it is set."""
         return ",".join(map(_place, self.places)) or str(self.count)
 
 
-def _place(place: tuple[bool, str, int]) -> str:
-    asked, host, port = place
-    return f"{'dns+' if asked else ''}http://{f'[{host}]' if ':' in host else host}:{port}"
+def _place(place: tuple[bool, str, str, int]) -> str:
+    asked, scheme, host, port = place
+    return f"{'dns+' if asked else ''}{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def parse_replicas(value: object) -> object:
@@ -351,14 +351,14 @@ def parse_replicas(value: object) -> object:
     return Replicas(sum(1 for asked, *_ in places if not asked) or 1, places)
 
 
-def _gateways(text: str) -> tuple[bool, str, int]:
+def _gateways(text: str) -> tuple[bool, str, str, int]:
     asked = text.startswith("dns+")
     parts = urlsplit(text.removeprefix("dns+"))
-    if parts.scheme != "http" or not parts.hostname or parts.port is None:
-        raise ValueError(f"{text!r} is no number and has no http, host and port")
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port is None:
+        raise ValueError(f"{text!r} is no number and has no scheme, host and port")
     if parts.username or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError(f"{text!r} has more than scheme, host and port")
-    return asked, parts.hostname, parts.port
+    return asked, parts.scheme, parts.hostname, parts.port
 
 
 def _counted(value: Replicas) -> Replicas:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientSession, web
 
-from gateway.app.replicas import Census, Place
+from gateway.app.replicas import Census, Place, _ready
 from tests.app.house import House, engine
+from tests.proxy.certificates import Authority
 from tests.real.process import free_port
 
 
@@ -36,8 +37,8 @@ class Gateways:
         for _ in range(count):
             site = web.TCPSite(runner, "127.0.0.1", 0)
             await site.start()
-        places = [(False, "127.0.0.1", int(address[1])) for address in runner.addresses]
-        self.ready = {port: True for _, _, port in places}
+        places = [(False, "http", "127.0.0.1", int(address[1])) for address in runner.addresses]
+        self.ready = {port: True for *_, port in places}
         try:
             yield places
         finally:
@@ -69,9 +70,9 @@ async def test_one_that_dies_is_missed_and_one_that_comes_back_counts() -> None:
     gateways = Gateways()
     async with gateways.open(3) as places, counting(places, 1) as told:
         assert await heard(told) == 3
-        gateways.ready[places[1][2]] = False
+        gateways.ready[places[1][-1]] = False
         assert await heard(told) == 2
-        gateways.ready[places[1][2]] = True
+        gateways.ready[places[1][-1]] = True
         assert await heard(told) == 3
 
 
@@ -86,13 +87,13 @@ async def test_one_look_that_goes_wrong_takes_nobodys_share(monkeypatch: pytest.
         return place[-1:] in look.translate({97: "1", 98: "2"})
 
     monkeypatch.setattr("gateway.app.replicas._ready", ready)
-    async with counting([(False, "127.0.0.1", 1), (False, "127.0.0.1", 2)], 2) as told:
+    async with counting([(False, "http", "127.0.0.1", 1), (False, "https", "127.0.0.1", 2)], 2) as told:
         await asyncio.wait_for(done.wait(), 10)
         assert told.empty()
 
 
 async def test_where_nobody_answers_there_is_still_this_one() -> None:
-    async with counting([(False, "127.0.0.1", free_port()), (False, "127.0.0.1", free_port())], 2) as told:
+    async with counting([(False, "http", "127.0.0.1", free_port()) for _ in range(2)], 2) as told:
         assert await heard(told) == 1
 
 
@@ -100,7 +101,7 @@ async def test_every_address_of_a_name_is_asked_and_trouble_with_the_name_change
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gateways = Gateways()
-    async with gateways.open(1) as [(_, address, port)]:
+    async with gateways.open(1) as [(*_, address, port)]:
         answers: list[Any] = [[address, "127.0.0.2"], socket.gaierror(socket.EAI_AGAIN, "try again"), [address]]
         asked = []
 
@@ -118,7 +119,7 @@ async def test_every_address_of_a_name_is_asked_and_trouble_with_the_name_change
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
         monkeypatch.setattr("gateway.app.replicas._ready", ready)
-        async with counting([(True, "gateways", port)], 1) as told:
+        async with counting([(True, "http", "gateways", port)], 1) as told:
             assert await heard(told) == 2
             assert await heard(told) == 1  # the name has one address less, which needs no second look
         assert len(asked) >= 3
@@ -126,7 +127,7 @@ async def test_every_address_of_a_name_is_asked_and_trouble_with_the_name_change
 
 async def test_a_gateway_takes_its_share_and_tells_of_it(tmp_path: Path) -> None:
     gateways, own = Gateways(), free_port()
-    async with engine() as one, gateways.open(1) as [(_, host, port)]:
+    async with engine() as one, gateways.open(1) as [(*_, host, port)]:
         house = House(
             tmp_path,
             backends=f'[{{"name": "a", "url": "{one.url}", "limit": 9}}]',
@@ -152,3 +153,18 @@ async def limit(house: House, wanted: float) -> None:
             if state["backends"][0]["limit"] == wanted:
                 return
             await asyncio.sleep(0.02)
+
+
+async def test_a_gateway_whose_admin_port_has_tls_counts_whatever_it_is_called(tmp_path: Path) -> None:
+    made = Authority(tmp_path / "root", "root").issue("elsewhere", "10.0.0.1")
+    port = free_port()
+    files = {"admin_tls_cert": made.cert, "admin_tls_key": made.key, "admin_port": port}
+    async with (
+        engine() as backend,
+        House(tmp_path, backends=backend.url, **files).open(),
+        counting([(False, "https", "127.0.0.1", port), (False, "https", "127.0.0.1", free_port())], 3) as told,
+    ):
+        assert await heard(told) == 1  # nobody answers yet, or only this one does
+        async with ClientSession() as session, asyncio.timeout(10):
+            while not await _ready(session, f"https://127.0.0.1:{port}"):  # noqa: ASYNC110 - only asking tells
+                await asyncio.sleep(0.02)

@@ -53,6 +53,7 @@ def test_a_shown_duration_reads_back(seconds: float) -> None:
         ("3", 3, "3"),
         ("http://gw1:8081, http://[fd00::1]:8081", 2, "http://gw1:8081,http://[fd00::1]:8081"),
         ("dns+http://gateways.prod.svc:8081", 1, "dns+http://gateways.prod.svc:8081"),
+        ("dns+https://gateways:8081,https://gw1:8081", 1, "dns+https://gateways:8081,https://gw1:8081"),
     ],
 )
 def test_gateways_that_share_are_told_or_named(text: str, count: int, shown: str) -> None:
@@ -63,7 +64,7 @@ def test_gateways_that_share_are_told_or_named(text: str, count: int, shown: str
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "-1", "2.5", "http://gw1", "https://gw1:8081", "k8s+http://a.b:8081", "http://gw1:8081/readyz", "gw1"]
+    "text", ["x", "-1", "2.5", "http://gw1", "ftp://gw1:8081", "k8s+http://a.b:8081", "http://gw1:8081/readyz", "gw1"]
 )
 def test_what_names_no_gateway_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=text.replace("+", ".")):
