@@ -14,7 +14,7 @@ prefill would be over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import groupby
 from operator import attrgetter, or_
@@ -44,6 +44,39 @@ class Field(NamedTuple):
     waiting: int  # requests in the queue before them
 
 
+class Names:
+    """What never changes of a set of backends: their bits, and the digests of their names."""
+
+    __slots__ = ("digests", "everyone", "of")
+
+    def __init__(self, of: Sequence[Books] = ()) -> None:
+        self.of = of
+        self.everyone = sum(books.cache.bit for books in of)
+        self.digests = [books.digest for books in of]
+
+
+class Scene:
+    """Where a request finds itself: the backends that are sound, by tier, and how many wait; looked at when asked."""
+
+    __slots__ = ("_field", "_sound", "_waiting")
+
+    def __init__(self, sound: Sequence[Books], waiting: int = 0) -> None:
+        self._sound = sound
+        self._waiting = waiting
+        self._field: Field | None = None
+
+    def field(self, names: Callable[[Sequence[Books]], Names]) -> Field:
+        """Those of the first tier, for one glance at all of them however many requests are looked at."""
+        if self._field is None:
+            sound = self._sound
+            if sound[0].tier != sound[-1].tier:
+                sound = [books for books in sound if books.tier == sound[0].tier]
+            inflight = sum([books.window.inflight for books in sound])
+            share = sum([books.share for books in sound])
+            self._field = Field(sound, names(sound).everyone, inflight, share, self._waiting)
+        return self._field
+
+
 class Draw(NamedTuple):
     """Where a request is drawn to: bits of backends, why, and how many blocks of its prompt they have."""
 
@@ -62,23 +95,8 @@ class Balancer:
         self.config = config
         self._balance = balance or BalanceConfig()
         self._caches = caches or CacheMap()
-        self._of: Sequence[Books] = ()  # the backends last asked about, and of these:
-        self._everyone = 0
-        self._names: Sequence[int] = ()
-        self.draws = self._balance.affinity is not Affinity.NONE
-
-    def field(self, sound: Sequence[Books], waiting: int = 0) -> Field | None:
-        """What ``pick`` must know of all backends that are sound; None where nothing draws anybody."""
-        if not self.draws or len(sound) <= 1:
-            return None
-        if sound[0].tier != sound[-1].tier:
-            sound = [books for books in sound if books.tier == sound[0].tier]
-        if sound is not self._of:
-            self._of = sound
-            self._everyone = reduce(or_, [books.cache.bit for books in sound])
-            self._names = [books.digest for books in sound]
-        inflight = sum([books.window.inflight for books in sound])
-        return Field(sound, self._everyone, inflight, sum([books.share for books in sound]), waiting)
+        self._names = Names()  # of those that were looked at last
+        self._draws = self._balance.affinity is not Affinity.NONE
 
     def pick(
         self,
@@ -86,20 +104,21 @@ class Balancer:
         ticket: Ticket,
         lane: int,
         now: float,
-        field: Field | None = None,
+        scene: Scene | None = None,
         entry: Entry | None = None,
         *,
         keenly: bool = False,
     ) -> Spot | Hold:
         """A place for ``ticket`` on one of ``candidates``, or why there is none; ``entry`` where it waits already.
 
-        ``keenly``: one that it is drawn elsewhere from is none.
+        Nothing draws it without a ``scene``. ``keenly``: one that it is drawn elsewhere from is none.
         ``candidates`` are in the order of their tiers: one is used while none of those before it has room.
         """
-        found = Hold.FULL
-        if field is not None:
+        found, draw, field = Hold.FULL, None, None
+        if scene is not None and self._draws and (ticket.shape.blocks or ticket.session):
             candidates = [books for books in candidates if books.window.inflight < books.cap]
-        draw = self._draw(field, ticket) if field is not None and candidates else None
+            field = scene.field(self._names_of)
+            draw = self._draw(field, ticket) if candidates and len(field.sound) > 1 else None
         for tier in _tiers(candidates):
             if draw is None or field is None:
                 spot = self._least(tier, ticket, lane, now)
@@ -150,6 +169,11 @@ class Balancer:
 
     # ------------------------------------------------------------------------------------------------- affinity
 
+    def _names_of(self, sound: Sequence[Books]) -> Names:
+        if sound is not self._names.of:
+            self._names = Names(sound)
+        return self._names
+
     def _draw(self, field: Field, ticket: Ticket) -> Draw | None:
         """Where it is drawn to: where most of its prompt is cached, else where its session belongs."""
         blocks, caches = ticket.shape.blocks, self._caches
@@ -159,8 +183,8 @@ class Balancer:
             if depth and depth >= WORTH * len(blocks) and home != trusted:
                 return Draw(home, Choice.PREFIX, depth)
         if ticket.session:
-            pulls = [books.pull for books in field.sound]
-            bit = field.sound[rendezvous(digest(ticket.session), self._names, pulls)].cache.bit
+            digests, pulls = self._names_of(field.sound).digests, [books.pull for books in field.sound]
+            bit = field.sound[rendezvous(digest(ticket.session), digests, pulls)].cache.bit
             return Draw(bit, Choice.SESSION, caches.longest(blocks, bit)[0] if blocks else 0)
         return None
 

@@ -109,7 +109,7 @@ class BalanceConfig:
     where a cold prefill would cost the engines less.
     """
 
-    affinity: Affinity = Affinity.NONE
+    affinity: Affinity = Affinity.PREFIX
     bound: float = 0.25
     patience: float = 10.0
     failovers: float = 0.05  # share of requests that may be tried on another backend, of all that come

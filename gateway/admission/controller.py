@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from gateway.admission.backlog import Backlog, Group
-from gateway.admission.balancer import Balancer
+from gateway.admission.balancer import Balancer, Scene
 from gateway.admission.config import AdmissionConfig
 from gateway.admission.estimator import Estimator
 from gateway.admission.memory import Memory
@@ -347,7 +347,7 @@ class AdmissionController:
         if self._backlog.queued:
             return None
         sound = self._pool.sound(group.books, now)
-        spot = self._balancer.pick(sound, ticket, lane, now, self._balancer.field(sound))
+        spot = self._balancer.pick(sound, ticket, lane, now, Scene(sound))
         return None if isinstance(spot, Hold) else spot
 
     def _wait(self, ticket: Ticket, group: Group, lane: int, first: float | None, now: float) -> Rejection | None:
@@ -413,9 +413,9 @@ class AdmissionController:
         if not roomy:
             group.shut = Hold.FULL  # nobody's turn is spent on it
             return None
-        field = self._balancer.field(sound, group.queue.depth)
+        scene = Scene(sound, group.queue.depth)
         found = group.queue.next(
-            lambda entry, keenly: pick(roomy, entry.ticket, entry.lane, now, field, entry, keenly=keenly)
+            lambda entry, keenly: pick(roomy, entry.ticket, entry.lane, now, scene, entry, keenly=keenly)
         )
         if isinstance(found, Hold):
             group.shut = None if found is Hold.LANE else found

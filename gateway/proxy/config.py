@@ -69,8 +69,8 @@ class ProxyConfig:
     client_timeout: float = 120.0  # a client that takes or sends no byte for so long is gone
     client_min_rate: float = 1024.0  # bytes a second, after that time, that a body comes or an answer is taken at
     client_header: str | None = None  # header that names the client for fairness; None: hash of its API key, or address
-    session_by: tuple[str, ...] = ()  # what names a session, the first that is there: header:NAME, conversation ...
-    hash_prompts: bool = False  # where there are several backends: prompts are told apart by the hashes of their blocks
+    session_by: tuple[str, ...] = ("conversation",)  # what names a session: the first of these that a request has
+    hash_prompts: bool = True  # where there are several backends: prompts are told apart by the hashes of their blocks
     choice_header: bool = False  # answers say which backend served them, and why
     priority_header: str | None = None  # header that tells a request's priority; None: all are standard
     allow_admin_routes: bool = False

@@ -125,7 +125,7 @@ class _Balance(BaseModel):
         "where a cold prefill would cost the engines less. 0: it does not.",
     )
     session_by: SessionSources = Field(
-        default=("conversation", "user"),
+        default=("conversation",),
         description="What names the session of a request, the first that it has: a header, `conversation`, "
         "`prompt_cache_key` or `previous_response_id` of the body, `user`, or who its API key says it is.",
         examples=["header:x-session-id,conversation,user", "key"],

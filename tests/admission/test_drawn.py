@@ -72,7 +72,7 @@ def test_a_prompt_goes_where_its_beginning_is_cached() -> None:
 
 
 def test_without_affinity_it_goes_to_the_emptiest() -> None:
-    world = driver(fixed(8, "a"), fixed(8, "b"), settings=config())
+    world = driver(fixed(8, "a"), fixed(8, "b"), settings=drawn(Affinity.NONE))
     assert [served(world, prompt("x")).backend for _ in range(4)] == ["a", "b", "a", "b"]
 
 

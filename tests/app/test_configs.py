@@ -46,7 +46,7 @@ def test_C03_every_tunable_of_the_proxy_has_a_setting(tmp_path: Path) -> None:
             "allow_admin_routes": True,
             "forward_client_keys": True,
             "load_header": True,
-            "affinity": "prefix",
+            "affinity": "session",
             "session_by": "key",
             "choice_header": True,
             "inject_usage": True,

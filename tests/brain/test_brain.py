@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
 from gateway.brain.view import View
-from gateway.model import Backend, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
+from gateway.model import Backend, Choice, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Charged, Gate, Quotas
 from gateway.proxy.keys import KeyBook, Keys
@@ -119,6 +120,23 @@ async def test_the_verdict_has_the_estimate_of_the_brain(path: Path) -> None:
         assert given.ticket.shape == asked.shape
         assert gate.lane(given.ticket) == "short"
         gate.leave(given, Outcome.COMPLETED, None)
+
+
+async def test_why_a_backend_was_chosen_and_how_long_it_rests_are_told(path: Path) -> None:
+    async with opened(Brain(path, fixed(9, "a"), fixed(9, "b"))) as brain, worker(path) as gate:
+        blocks = (1, -(2**60), 3)
+        asked = ticket(400, 10, session="s")
+        asked = replace(asked, shape=replace(asked.shape, blocks=blocks))
+        first = await permit(gate, asked)
+        gate.leave(first, Outcome.COMPLETED, Usage(400, 10, 0))
+        second = await permit(gate, replace(asked, id=asked.id + 1_000_000))
+        assert (second.backend, second.choice, second.ticket.shape.blocks) == (first.backend, Choice.PREFIX, blocks)
+        gate.leave(second, Outcome.BACKEND_BUSY, None, rest=30.0)
+        await until(lambda: not brain.running)
+        third = await permit(gate, replace(asked, id=asked.id + 2_000_000, tried=1))
+        assert third.backend != first.backend
+        assert third.choice is Choice.FAILOVER
+        gate.leave(third, Outcome.COMPLETED, None)
 
 
 async def test_outputs_reach_the_law(path: Path) -> None:

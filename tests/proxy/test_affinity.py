@@ -34,7 +34,7 @@ async def test_prompts_are_hashed_where_there_is_a_choice(backend: StartBackend)
     async with open_house(engines[0], hash_prompts=True) as house:
         await house.ask(request(body=chat()))
         assert house.controller.offered[0].shape.blocks == ()
-    async with open_house(*engines) as house:
+    async with open_house(*engines, hash_prompts=False) as house:
         await house.ask(request(body=chat()))
         assert house.controller.offered[0].shape.blocks == ()
 

@@ -57,7 +57,7 @@ def test_every_tunable_of_admission_has_a_setting() -> None:
             "breaker_cooldown": 2,
             "breaker_cooldown_max": 9,
             "breaker_silence": 2,
-            "affinity": "prefix",
+            "affinity": "session",
             "affinity_bound": 0.5,
             "affinity_patience": 2,
             "failover_budget": 0.5,

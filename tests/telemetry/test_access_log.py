@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.model import Outcome, Priority, Reason, Record, Timeline, Usage
+from gateway.model import Choice, Outcome, Priority, Reason, Record, Timeline, Usage
 from gateway.telemetry.access_log import AccessLog, line
 from tests.telemetry.helpers import MODELS, asked, record, refused, ticket, timeline
 
@@ -68,6 +68,12 @@ def test_everything_of_a_completed_stream() -> None:
         "completion_tokens": 11,
         "cached_tokens": 32,
     }
+
+
+def test_why_a_backend_was_chosen_is_told_where_it_was_not_for_its_headroom() -> None:
+    assert told(record(choice=Choice.SPILL))["choice"] == "spill"
+    assert "choice" not in told(record(choice=Choice.HEADROOM))
+    assert "choice" not in told(record())
 
 
 def test_the_legs_add_up_to_the_time_to_first_token() -> None:

@@ -208,3 +208,24 @@ async def test_it_samples_by_itself_until_it_is_stopped(monkeypatch: pytest.Monk
     seen = world.history.last
     await asyncio.sleep(0.02)
     assert world.history.last == seen
+
+
+def test_shares_and_hit_rates_are_those_of_the_last_minute() -> None:
+    world = World()
+    assert world.history.share("a") == (None, None)
+
+    def stand(first: int, second: int, prompts: int, cached: int) -> None:
+        a = backend_state("a", choices={"prefix": first}, prompt_tokens=prompts, cached_tokens=cached)
+        world.state = gateway_state(a, backend_state("b", choices={"spill": second}, prompt_tokens=0, cached_tokens=0))
+
+    stand(100, 100, 1_000, 0)
+    world.history.sample()
+    assert world.history.share("a") == (None, None)  # nothing was sent since
+    stand(130, 110, 3_000, 1_500)
+    world.history.sample()
+    assert world.history.share("a") == (0.75, 0.75)
+    assert world.history.share("b") == (0.25, None)
+    for _ in range(61):
+        world.history.sample()
+    assert world.history.share("a") == (None, None)
+    assert world.history.share("unknown") == (None, None)
