@@ -171,3 +171,19 @@ def test_what_is_left_is_json_of_the_same_form(document: dict[str, Any], ascii_o
         patch.setattr(large, "_WHOLE", room)
         small = made(body)[0].body
     assert alike(orjson.loads(small), orjson.loads(body))
+
+
+PIECES = st.sampled_from([
+    b'"', b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b'"data":"', b'"url":"data:image/png;base64,', b"\\ud83d",
+    b"\\u0041", "é".encode(), b"\xff", b"1,2," * 100, b"x" * 50, b" ", b"\0",
+])  # fmt: skip
+
+
+@given(st.lists(PIECES, max_size=60).map(b"".join), st.integers(8, 80))
+def test_no_bytes_are_too_odd(rest: bytes, room: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large, "_WHOLE", room)
+        patch.setattr(large, "_STEP", 64)
+        whole, _ = made(b"{" + rest)
+    shape = whole.restored(DIALECT.read_request(ROUTE, "application/json", whole.body))
+    assert 0 <= shape.prompt_bytes <= 2 * (len(rest) + 1)
