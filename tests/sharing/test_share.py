@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import tempfile
 import time
 from collections import Counter
@@ -464,14 +465,28 @@ async def test_over_a_socket(stores: Stores) -> None:
             assert gateway.told.up
 
 
-async def test_over_tls(stores: Stores, tmp_path: Path) -> None:
+async def test_over_tls(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     authority = Authority(tmp_path / "ca", "ca")
     own = authority.issue("store")
     port = free_port()
     certificates = ("--tls-cert-file", str(own.cert), "--tls-key-file", str(own.key))
-    stores("--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(own.cert), *certificates)
+    tls = ("--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(own.cert))
+    store = stores(*tls, *certificates)
+    contexts: list[ssl.SSLContext] = []
+    make = ssl.create_default_context
+
+    def counted() -> ssl.SSLContext:
+        contexts.append(make())
+        return contexts[-1]
+
+    monkeypatch.setattr("ssl.create_default_context", counted)
     async with sharing(1, f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={authority.root.cert}") as (gateway,):
         assert gateway.told.up
+        store.kill()
+        await until(lambda: gateway.told.failures.count(ShareFailure.UNREACHABLE) >= 3)
+        store.start()
+        await until(lambda: gateway.told.up)
+    assert len(contexts) == 1, "reading certificates would hold up every stream, at each attempt"
     async with sharing(1, f"rediss://localhost:{port}/0?ssl_ca_certs={authority.root.cert}") as (gateway,):
         assert not gateway.told.up, "of another host"
     async with sharing(1, f"rediss://127.0.0.1:{port}/0") as (gateway,):
