@@ -10,7 +10,7 @@ import asyncio
 import logging
 import marshal
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -148,6 +148,10 @@ class RemoteGate:
         return Rejection(ticket, Reason.NO_BACKEND, _SOON)
 
     # -- what the handler asks ---------------------------------------------------------------------------------------
+
+    def ask(self, ticket: Ticket) -> Coroutine[None, None, Permit | Rejection]:
+        """``enter``: what another process decides is always waited for."""
+        return self.enter(ticket)
 
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
         """Wait for the verdict on ``ticket``. A permit must be given to ``leave``; cancelling gives it back itself."""

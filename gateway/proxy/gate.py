@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from gateway.admission.controller import AdmissionController
@@ -38,6 +38,29 @@ class Waiter(Protocol):
         """Take the verdict, while not ``done``. A permit must be given to ``Gate.leave``."""
 
 
+class _Seat:
+    """Who asked for a verdict and may have it at once; ``future`` is made where it has to be waited for."""
+
+    __slots__ = ("future", "verdict")
+
+    def __init__(self) -> None:
+        self.verdict: Verdict | None = None
+        self.future: asyncio.Future[Verdict] | None = None
+
+    def done(self) -> bool:
+        return self.verdict is not None if self.future is None else self.future.done()
+
+    def set_result(self, verdict: Verdict) -> None:
+        if self.future is None:
+            self.verdict = verdict
+        else:
+            self.future.set_result(verdict)
+
+
+Entered = Permit | Rejection | Coroutine[None, None, Permit | Rejection]
+"""A verdict, or the wait for it, which must be awaited."""
+
+
 class Admission(Protocol):
     """What the handler asks of admission, wherever that is decided: ``Gate``, or one in another process."""
 
@@ -45,6 +68,9 @@ class Admission(Protocol):
 
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
         """As ``Gate.enter``."""
+
+    def ask(self, ticket: Ticket) -> Entered:
+        """As ``Gate.ask``."""
 
     def leave(self, permit: Permit, outcome: Outcome, usage: Usage | None, rest: float = 0.0) -> None:
         """As ``Gate.leave``."""
@@ -117,9 +143,25 @@ class Gate:
 
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
         """Wait for the verdict on ``ticket``. A permit must be given to ``leave``; cancelling gives it back itself."""
-        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        found = self.ask(ticket)
+        return found if isinstance(found, (Permit, Rejection)) else await found
+
+    def ask(self, ticket: Ticket) -> Entered:
+        """The verdict on ``ticket`` where there is one at once, else the rest of ``enter``."""
+        seat = _Seat()
         try:
-            self.offer(ticket, future)
+            self.offer(ticket, seat)
+        except BaseException:
+            self.withdraw(ticket.id)
+            raise
+        return self._wait(ticket, seat) if seat.verdict is None else seat.verdict
+
+    async def _wait(self, ticket: Ticket, seat: _Seat) -> Permit | Rejection:
+        if seat.verdict is not None:  # it came before this began
+            return seat.verdict
+        future: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        seat.future = future
+        try:
             return await future
         except BaseException:
             self._give_up(ticket, future)

@@ -12,13 +12,12 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 from urllib.parse import unquote
-
-from aiohttp import web
 
 from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account, Revoked, used_tokens
@@ -32,11 +31,11 @@ from gateway.proxy.bodies import BodyMemory
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
-from gateway.proxy.gate import Admission
+from gateway.proxy.gate import Admission, Entered
 from gateway.proxy.http import come_back, rate_headers, refusal, request_head
-from gateway.proxy.inbound import Call, Refused, too_large
+from gateway.proxy.inbound import Call, Refused, Request, too_large
 from gateway.proxy.keys import KeyBook, unknown_key
-from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, Written
+from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.load import HEADER as LOAD_HEADER
 from gateway.proxy.relay import BUSY, FAILURES, End, Relay, Wire
 from gateway.proxy.trust import Trust
@@ -96,64 +95,215 @@ class Handler:
 
     # -- one request ------------------------------------------------------------------------------------------------
 
-    async def __call__(self, request: web.BaseRequest) -> Written:
+    @property
+    def draining(self) -> bool:
+        """Whether everybody is refused from now on."""
+        return self._gate.draining
+
+    async def __call__(self, request: Request) -> Written:
         """Serve one request; returns when its answer is written."""
-        now = self._clock()
+        call = self._open(request)
+        return await self._see_through(call, self._serve_in_turn(call))
+
+    def begin(self, request: Request) -> None:
+        """Serve a request whose body is here, inside the calls that bring it and its answer.
+
+        A task is made where something else has to be waited for: a place, a connection, the count of a key. The
+        client's connection has the ``exchange`` until it hears of ``written``, perhaps before this returns.
+        """
+        exchange = Exchange(self._open(request))
+        exchange.call.connection.exchange = exchange
+        if not self._arrivals.taken():
+            self._follow(exchange, self._serve_later(exchange.call))
+            return
+        try:
+            rest = self._advance(exchange)
+        except Refused as refused:
+            self._close(exchange, self._refuse(exchange.call, refused))
+        except Exception:  # noqa: BLE001 - as in ``_see_through``
+            self._close(exchange, self._fail(exchange.call))
+        else:
+            if rest is not None:
+                self._follow(exchange, rest)
+
+    def lost(self, exchange: Exchange) -> None:
+        """The client of an exchange that was begun is gone."""
+        call, relay, permit = exchange.call, exchange.relay, exchange.permit
+        if exchange.task is not None:
+            asyncio.get_running_loop().call_soon(exchange.task.cancel)  # by then it has begun, and can clean up
+        elif relay is not None and permit is not None:
+            relay.close()
+            self._give_back(call, relay, permit, Outcome.CLIENT_GONE)
+            self._note_gone(call)
+            self._over(call)
+
+    def _open(self, request: Request) -> Call:
+        connection = cast("ClientConnection", request.protocol)
+        began, connection.head_at = connection.head_at, None
+        call = Call(request, self._clock() if began is None else began, cors=self._config.cors)
         self.in_flight += 1
         self.idle.clear()
+        return call
+
+    async def _see_through(self, call: Call, rest: Coroutine[None, None, Written]) -> Written:
         try:
-            try:
-                if not self._arrivals.taken():
-                    await self._arrivals.wait()
-            finally:  # who leaves meanwhile is told of, too
-                call = Call(request, now, cors=self._config.cors)
-            return await self._serve(call)
+            return await rest
         except Refused as refused:
             return self._refuse(call, refused)
         except (asyncio.CancelledError, ConnectionError):
-            ended = call.record.status == HTTPStatus.SWITCHING_PROTOCOLS and not self.cutting
-            call.record.outcome = Outcome.COMPLETED if ended else Outcome.CLIENT_GONE  # either side may end a session
-            call.record.error = "cut at the end of the drain's grace time" if self.cutting else None
+            self._note_gone(call)
             raise
         except Exception:  # noqa: BLE001 - logged, and the client gets an answer, whatever the fault is
-            _log.exception("request %s failed inside the gateway", call.id)
-            return self._refuse(call, _INTERNAL)
+            return self._fail(call)
         finally:
-            self.in_flight -= 1
-            if not self.in_flight:
-                self.idle.set()
-            if call.lease is not None:
-                call.lease.end()
-            self._tell(call)
+            self._over(call)
+
+    def _note_gone(self, call: Call) -> None:
+        ended = call.record.status == HTTPStatus.SWITCHING_PROTOCOLS and not self.cutting
+        call.record.outcome = Outcome.COMPLETED if ended else Outcome.CLIENT_GONE  # either side may end a session
+        call.record.error = "cut at the end of the drain's grace time" if self.cutting else None
+
+    def _over(self, call: Call) -> None:
+        self.in_flight -= 1
+        if not self.in_flight:
+            self.idle.set()
+        if call.lease is not None:
+            call.lease.end()
+        self._tell(call)
+
+    # -- without a task ----------------------------------------------------------------------------------------------
+
+    def _advance(self, exchange: Exchange) -> Coroutine[None, None, Written] | None:
+        """Go as far as nothing has to be waited for but the backend's answer; else what is left to do."""
+        call = exchange.call
+        self._identify(call)
+        if rejection := self._refuse_unread(call):
+            self._close(exchange, self._reject(call, rejection))
+            return None
+        body = call.take_body(self._config, self._memory)
+        if len(body) > LARGE:
+            return self._proceed(call, body)
+        call.timeline.read = self._clock()
+        shape, wire = self._read(call, body)
+        if call.record.route.access is not Access.ADMIT:
+            return self._unadmitted(call, shape, wire)
+        ticket, wire = self._admissible(call, shape, wire)
+        if call.account is not None:
+            return self._on_account(call.account, call, shape, wire, ticket)
+        return self._send(exchange, shape, wire, ticket)
+
+    def _send(
+        self, exchange: Exchange, shape: Shape, wire: Wire, ticket: Ticket
+    ) -> Coroutine[None, None, Written] | None:
+        call = exchange.call
+        entered = self._gate.ask(ticket)
+        if isinstance(entered, Rejection):
+            if not self._refusals.taken():
+                return self._reject_later(call, entered)
+            self._close(exchange, self._reject(call, entered))
+            return None
+        if not isinstance(entered, Permit):
+            return self._served(call, shape, wire, ticket, entered)
+        upstream = self._upstreams.get(entered.backend)
+        connection = None if upstream is None else upstream.pooled()
+        if upstream is None or connection is None:
+            return self._served(call, shape, wire, ticket, entered)
+        exchange.permit = entered
+        exchange.relay = relay = self._begin(call, shape, wire, entered)
+        exchange.left = (shape, wire, ticket)
+        relay.begin(upstream, connection, partial(self._ended, exchange))
+        return None
+
+    def _ended(self, exchange: Exchange, end: End) -> None:
+        """The backend has answered, or will not."""
+        call, relay, permit, left = exchange.call, exchange.relay, exchange.permit, exchange.left
+        if relay is None or permit is None or left is None:
+            return
+        shape, wire, ticket = left
+        if end is End.STALE:
+            self._follow(exchange, self._served(call, shape, wire, ticket, permit, relay))
+            return
+        exchange.permit = None
+        try:
+            relay.close()
+            self._give_back(call, relay, permit, decide(end, relay))
+            if relay.unread:
+                ticket = _elsewhere(ticket, permit.backend, relay)
+                self._follow(exchange, self._served(call, shape, wire, ticket, attempts=1, end=end))
+                return
+            written = _finished(relay, end)
+        except Refused as refused:
+            written = self._refuse(call, refused)
+        except Exception:  # noqa: BLE001 - as in ``_see_through``
+            written = self._fail(call)
+        self._close(exchange, written)
+
+    def _close(self, exchange: Exchange, written: Written) -> None:
+        self._over(exchange.call)
+        exchange.call.connection.written(written)
+
+    def _follow(self, exchange: Exchange, rest: Coroutine[None, None, Written]) -> None:
+        exchange.task = asyncio.get_running_loop().create_task(self._in_task(exchange.call, rest))
+
+    async def _in_task(self, call: Call, rest: Coroutine[None, None, Written]) -> None:
+        try:
+            written = await self._see_through(call, rest)
+        except ConnectionError:
+            written = CLOSE
+        call.connection.written(written)
+
+    # -- step by step ------------------------------------------------------------------------------------------------
+
+    async def _serve_in_turn(self, call: Call) -> Written:
+        return await (self._serve(call) if self._arrivals.taken() else self._serve_later(call))
+
+    async def _serve_later(self, call: Call) -> Written:
+        await self._arrivals.wait()
+        return await self._serve(call)
+
+    async def _reject_later(self, call: Call, rejection: Rejection) -> Written:
+        await self._refusals.wait()
+        return self._reject(call, rejection)
 
     async def _serve(self, call: Call) -> Written:
-        call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)  # the shape of an error
-        call.account = self._keys.identify(call)
-        if rejection := await self._refuse_unread(call):
+        self._identify(call)
+        if rejection := self._refuse_unread(call) or await self._refuse_held_back(call):
             return self._reject(call, rejection)
         if call.upgrades_to_websocket():
             return await self._websocket(call)
-        wire = self._wire(call, await call.read_body(self._config, self._memory))
-        call.timeline.read = self._clock()
-        shape = await self._shape(call, wire.body)
-        call.record.route = shape.route  # where engines share a path, the body told whose it is
-        _hold_to_models(call, shape)
-        if call.record.route.access is Access.ADMIT:
-            return await self._admitted(call, shape, wire)
-        if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
-            return await self._models(call, shape, wire)
-        return await self._bypass(call, shape, wire, self._live(shape.model or _described(call)))
+        return await self._proceed(call, await call.read_body(self._config, self._memory))
 
-    async def _shape(self, call: Call, body: bytes) -> Shape:
+    async def _proceed(self, call: Call, body: bytes) -> Written:
+        """Go on once the body is here."""
+        call.timeline.read = self._clock()
         whole = None
         if len(body) > LARGE:
             async with self._condensing:  # one at a time: each holds the loop for some milliseconds at once
                 whole = await _condensed(body)
+        shape, wire = self._read(call, body, whole)
+        if call.record.route.access is Access.ADMIT:
+            return await self._admitted(call, shape, wire)
+        return await self._unadmitted(call, shape, wire)
+
+    def _identify(self, call: Call) -> None:
+        call.dialect, call.record.route = self._dialects.resolve(call.method, call.target)  # the shape of an error
+        call.account = self._keys.identify(call)
+
+    def _read(self, call: Call, body: bytes, whole: Condensed | None = None) -> tuple[Shape, Wire]:
+        wire = self._wire(call, body)
         call.gist = body if whole is None else whole.body
         content_type = call.request.headers.get("Content-Type", "")
         blocks = self._config.hash_prompts and len(self._upstreams) > 1
         shape = call.dialect.read_request(call.record.route, content_type, call.gist, blocks=blocks)
-        return shape if whole is None else whole.restored(shape)
+        shape = shape if whole is None else whole.restored(shape)
+        call.record.route = shape.route  # where engines share a path, the body told whose it is
+        _hold_to_models(call, shape)
+        return shape, wire
+
+    async def _unadmitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
+        if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
+            return await self._models(call, shape, wire)
+        return await self._bypass(call, shape, wire, self._live(shape.model or _described(call)))
 
     async def _websocket(self, call: Call) -> Written:
         """A session: it holds a permit for as long as it is open, and is refused before the upgrade."""
@@ -162,7 +312,7 @@ class Handler:
         wire = Wire(call.terms, self._head(call, None, upgrade=True), b"", call.raw_id, upgrade=True)
         return await self._admitted(call, shape, wire)
 
-    async def _refuse_unread(self, call: Call) -> Rejection | None:
+    def _refuse_unread(self, call: Call) -> Rejection | None:
         """Refuse what is not taken before a byte of the body is: a client that waits for 100 then sends none."""
         if call.method == "CONNECT":
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "not_implemented", "The gateway makes no tunnels.")
@@ -175,12 +325,22 @@ class Handler:
             raise too_large(self._config.max_body)
         if self._gate.draining:
             return Rejection(Ticket(0, Shape(call.record.route), WorkEstimate(0, 0, 0.0)), Reason.DRAINING, 1.0)
+        return None
+
+    async def _refuse_held_back(self, call: Call) -> Rejection | None:
         if call.record.route.access is Access.ADMIT and call.holds_body_back:
             return await self._gate.knock(self._ticket(call, Shape(call.record.route, prompt_bytes=call.length), b""))
         return None
 
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """Work for the engine: wait for a permit, hold it until the last byte."""
+        ticket, wire = self._admissible(call, shape, wire)
+        if call.account is None:
+            return await self._served(call, shape, wire, ticket)
+        return await self._on_account(call.account, call, shape, wire, ticket)
+
+    def _admissible(self, call: Call, shape: Shape, wire: Wire) -> tuple[Ticket, Wire]:
+        """The ticket of a request that may be let in, and the request as it then goes on."""
         ticket = self._ticket(call, shape, wire.body)
         if small := self._fit.too_small(ticket, call.gist, self._gate.serving(shape.model)):
             ticket = replace(ticket, avoid=small)
@@ -189,10 +349,8 @@ class Handler:
         call.timeline.offered = self._clock()
         if self._config.load_header:
             call.rates = ((LOAD_HEADER, self._gate.load()),)
-            wire = replace(wire, rates=call.rates)
-        if call.account is None:
-            return await self._served(call, shape, wire, ticket)
-        return await self._on_account(call.account, call, shape, wire, ticket)
+            wire.rates = call.rates
+        return ticket, wire
 
     async def _on_account(self, account: Account, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
         """Within what the client's key allows; what it took is counted at the end."""
@@ -214,10 +372,27 @@ class Handler:
             refused = not record.attempts or record.outcome in _NOT_SERVED
             self._gate.refund(account, reserved, used, refused=refused)
 
-    async def _served(self, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
-        end = End.CONNECT_FAILED
-        for _ in range(self._config.connect_attempts):
-            verdict = await self._gate.enter(ticket)
+    async def _served(
+        self,
+        call: Call,
+        shape: Shape,
+        wire: Wire,
+        ticket: Ticket,
+        entered: Entered | None = None,
+        relay: Relay | None = None,
+        *,
+        attempts: int = 0,
+        end: End = End.CONNECT_FAILED,
+    ) -> Written:
+        """Wait for a permit and for the answer; at another backend where one cannot be reached, or took nothing.
+
+        Where it was begun already: ``entered`` and ``relay`` are of the attempt at hand, ``attempts`` were made
+        before it, and ``end`` is what became of the last.
+        """
+        for _ in range(attempts, self._config.connect_attempts):
+            if entered is None:
+                entered = self._gate.ask(ticket)
+            verdict = entered if isinstance(entered, (Permit, Rejection)) else await entered
             if verdict.ticket is not ticket:  # estimated anew, from what all processes learned
                 ticket = call.record.ticket = verdict.ticket
                 call.record.lane = self._gate.lane(ticket)
@@ -227,19 +402,22 @@ class Handler:
                 if not self._refusals.taken():
                     await self._refusals.wait()
                 return self._reject(call, verdict)
-            relay, end = await self._permitted(call, shape, wire, verdict)
+            relay = relay or self._begin(call, shape, wire, verdict)
+            end = await self._permitted(call, relay, verdict)
             if end is not End.CONNECT_FAILED and not relay.unread:
                 return _finished(relay, end)
-            avoid, tried = ticket.avoid | {verdict.backend}, ticket.tried + 1
-            ticket = replace(ticket, avoid=avoid, tried=tried, refused=relay.unread)
+            ticket = _elsewhere(ticket, verdict.backend, relay)
+            entered = relay = None
         raise _failure(end)
 
-    async def _permitted(self, call: Call, shape: Shape, wire: Wire, permit: Permit) -> tuple[Relay, End]:
+    def _begin(self, call: Call, shape: Shape, wire: Wire, permit: Permit) -> Relay:
         call.timeline.admitted = permit.granted_at
         call.record.choice = permit.choice
         if self._config.choice_header:
             wire.rates = (*call.rates, (CHOICE_HEADER, f"{permit.backend}; {permit.choice.value}"))
-        relay = self._relay(call, shape, wire, permit)
+        return self._relay(call, shape, wire, permit)
+
+    async def _permitted(self, call: Call, relay: Relay, permit: Permit) -> End:
         outcome = Outcome.CLIENT_GONE  # what it is where the task is cancelled
         try:
             end = await relay.run(self._upstreams[permit.backend])
@@ -248,9 +426,12 @@ class Handler:
             outcome = Outcome.INTERNAL_ERROR
             raise
         finally:
-            call.note(relay, permit.backend, outcome)
-            self._gate.leave(permit, outcome, relay.usage, relay.rest)
-        return relay, end
+            self._give_back(call, relay, permit, outcome)
+        return end
+
+    def _give_back(self, call: Call, relay: Relay, permit: Permit, outcome: Outcome) -> None:
+        call.note(relay, permit.backend, outcome)
+        self._gate.leave(permit, outcome, relay.usage, relay.rest)
 
     async def _bypass(self, call: Call, shape: Shape, wire: Wire, upstreams: Sequence[Upstream]) -> Written:
         """Cheap for the engine: any backend, at once, without a permit."""
@@ -379,6 +560,11 @@ class Handler:
         content = call.dialect.failure(record.route, refused.message, refused.status, refused.code)
         return call.reply(refused.status, refused.headers, content, keep_alive=not self._gate.draining)
 
+    def _fail(self, call: Call) -> Written:
+        """Answer for a fault of the gateway's own; to be called where it was caught."""
+        _log.exception("request %s failed inside the gateway", call.id)
+        return self._refuse(call, _INTERNAL)
+
     def _tell(self, call: Call) -> None:
         call.timeline.finished = self._clock()
         for observer in self._observers:
@@ -386,6 +572,19 @@ class Handler:
                 observer.observe(call.record)
             except Exception:  # noqa: BLE001 - logged; no observer may harm a request
                 _log.exception("%s stumbled over a record", type(observer).__name__)
+
+
+class Exchange:
+    """A request that was begun without a task, until its answer is written or its client lost."""
+
+    __slots__ = ("call", "left", "permit", "relay", "task")
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.permit: Permit | None = None
+        self.relay: Relay | None = None
+        self.left: tuple[Shape, Wire, Ticket] | None = None  # what another attempt would be made of
+        self.task: asyncio.Task[None] | None = None
 
 
 _INTERNAL: Final = Refused(
@@ -429,6 +628,11 @@ async def _condensed(body: bytes) -> Condensed:
             whole: Condensed = end.value
             return whole
         await asyncio.sleep(0)
+
+
+def _elsewhere(ticket: Ticket, backend: str, relay: Relay) -> Ticket:
+    """``ticket`` for another attempt, at any other backend."""
+    return replace(ticket, avoid=ticket.avoid | {backend}, tried=ticket.tried + 1, refused=relay.unread)
 
 
 def _finished(relay: Relay, end: End) -> Written:

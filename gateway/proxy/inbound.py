@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
-from aiohttp import web
+from aiohttp import HttpVersion, StreamReader, web
+from multidict import CIMultiDictProxy, MultiMapping
 
 from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
@@ -59,10 +60,58 @@ class Retries:
     read_timeout: float | None
 
 
+class Request(Protocol):
+    """What is asked of a request as the listener has it: aiohttp's own, or one of which no more than this was made."""
+
+    @property
+    def method(self) -> str:
+        """As the client wrote it."""
+
+    @property
+    def raw_path(self) -> str:
+        """The target as the client wrote it."""
+
+    @property
+    def headers(self) -> CIMultiDictProxy[str]:
+        """By name, whatever its case."""
+
+    @property
+    def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """In their order, as they came."""
+
+    @property
+    def version(self) -> HttpVersion:
+        """Of HTTP."""
+
+    @property
+    def keep_alive(self) -> bool:
+        """Whether the client lets its connection stay open."""
+
+    @property
+    def content(self) -> StreamReader:
+        """The body."""
+
+    @property
+    def can_read_body(self) -> bool:
+        """Whether there is more of the body to read."""
+
+    @property
+    def protocol(self) -> object:
+        """The connection."""
+
+    @property
+    def remote(self) -> str | None:
+        """The client's address."""
+
+    @property
+    def query(self) -> MultiMapping[str]:
+        """Of the target."""
+
+
 class Call:
     """One request of a client and everything that becomes known of it."""
 
-    def __init__(self, request: web.BaseRequest, now: float, *, cors: bool = False) -> None:
+    def __init__(self, request: Request, now: float, *, cors: bool = False) -> None:
         """``cors``: pages of other origins may read what the gateway itself answers."""
         self.request = request
         self._cors = cors and "Origin" in request.headers
@@ -220,6 +269,25 @@ class Call:
             and not self.request.content.total_bytes
             and self.request.headers.get("Expect", "").lower() == "100-continue"
         )
+
+    def take_body(self, config: ProxyConfig, memory: BodyMemory) -> bytes:
+        """The whole body, which is here.
+
+        Raises:
+            Refused: it is too large, or there is no room for it.
+        """
+        if not self.body_pending:
+            return b""
+        self.lease = lease = memory.lease()
+        content = self.request.content
+        body = content.read_nowait()
+        if len(body) > config.max_body:
+            raise too_large(config.max_body)
+        if not lease.grow(len(body)):
+            raise no_room()
+        self.body_pending = False
+        self.record.bytes_in = len(body)
+        return body
 
     async def read_body(self, config: ProxyConfig, memory: BodyMemory) -> bytes:
         """The whole body.

@@ -12,12 +12,15 @@ import logging
 import math
 import socket
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from aiohttp import StreamReader, web
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
+from multidict import MultiMapping
 
 from gateway.dialects.errors import error_json
 from gateway.proxy.config import ProxyConfig
@@ -29,13 +32,33 @@ from gateway.proxy.upstream import bytes_acked
 if TYPE_CHECKING:
     from aiohttp.http_websocket import WebSocketReader
 
+    from gateway.proxy.handler import Exchange
+    from gateway.proxy.inbound import Request
+
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[web.BaseRequest], Awaitable["Written"]]
+
+class Handler(Protocol):
+    """Who serves requests."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether everybody is refused from now on."""
+
+    async def __call__(self, request: Request) -> Written:
+        """Serve one; returns when its answer is written."""
+
+    def begin(self, request: Request) -> None:
+        """Serve one whose body is here; ``ClientConnection.written`` hears of its end."""
+
+    def lost(self, exchange: Exchange) -> None:
+        """The client of an exchange that was begun is gone."""
+
 
 _POLL: Final = 0.02
 _TELL: Final = 10.0  # seconds between two log lines about clients that are turned away
 _LINGER: Final = 10.0  # seconds for which an unwanted body is still read
+_MOMENT: Final = 0.05  # seconds for the rest of a body, before a task is made that waits for it
 _FIELDS: Final = 4  # a whole head may be as large as so many of the largest fields
 _READ_BUFFER: Final = 256 * 1024  # request bodies are taken whole: fewer pauses than with the 64 KiB default
 
@@ -67,13 +90,51 @@ CLOSE: Final = Written(keep_alive=False)
 CUT: Final = Cut(keep_alive=False)
 
 
+class WholeRequest:
+    """A request whose body is here, as ``inbound.Call`` reads it: aiohttp's own has more to make."""
+
+    __slots__ = ("_message", "can_read_body", "content", "headers", "keep_alive", "method", "protocol", "raw_headers",
+                 "raw_path", "version")  # fmt: skip
+
+    def __init__(self, message: RawRequestMessage, content: StreamReader, protocol: ClientConnection) -> None:
+        self._message = message
+        self.method = message.method
+        self.raw_path = message.path
+        self.headers = message.headers
+        self.raw_headers = message.raw_headers
+        self.version = message.version
+        self.keep_alive = not message.should_close
+        self.content = content
+        self.can_read_body = not content.at_eof()
+        self.protocol = protocol
+
+    @property
+    def remote(self) -> str | None:
+        """The client's address."""
+        return self.protocol.peer
+
+    @property
+    def query(self) -> MultiMapping[str]:
+        """Of the target."""
+        return self._message.url.query
+
+
 class ClientConnection(web.RequestHandler):
     """One client's connection. ``relay`` is the exchange that is running on it, if any."""
 
-    __slots__ = ("_body", "_config", "_head", "_linger", "_max_head", "_server", "_stall", "relay")
+    __slots__ = (
+        "_body", "_config", "_early", "_head", "_linger", "_max_head", "_parked", "_rest", "_server", "_stall",
+        "exchange", "head_at", "peer", "relay",
+    )  # fmt: skip
 
     def __init__(self, server: ClientServer, config: ProxyConfig) -> None:
         self.relay: Relay | None = None
+        self.exchange: Exchange | None = None  # that was begun without a task
+        self.peer: str | None = None
+        self.head_at: float | None = None  # when the head came whose body was waited for
+        self._early: deque[tuple[Any, StreamReader]] = deque()  # requests that came before aiohttp's task had begun
+        self._rest: asyncio.TimerHandle | None = None  # for the rest of a body
+        self._parked: asyncio.Future[None] | None = None  # who waits for requests while an exchange runs
         self._config = config
         self._server = server
         self._max_head = _FIELDS * config.max_header
@@ -101,6 +162,8 @@ class ClientConnection(web.RequestHandler):
             # The kernel drops a client that takes nothing for so long, dead or stalled, without a timer of ours.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._config.client_timeout * 1000))
         super().connection_made(transport)
+        name = self.peername
+        self.peer = str(name[0]) if isinstance(name, list | tuple) else name
         if few_left(sock.fileno()):
             self._turn_away()
 
@@ -124,7 +187,11 @@ class ClientConnection(web.RequestHandler):
                 self.force_close()
                 return
         count = self._request_count
-        super().data_received(data)
+        waiter, self._waiter = self._waiter, None  # not to be woken before it is known by whom a request is served
+        try:
+            super().data_received(data)
+        finally:
+            self._waiter = waiter
         request = self._current_request
         if request is not None and self._messages and not request.content.is_eof():
             request.content.set_exception(web.RequestPayloadError("the body is not framed as announced"))
@@ -135,6 +202,93 @@ class ClientConnection(web.RequestHandler):
             self._head += len(data)
             if self._head > self._max_head:
                 self._refuse_head()
+        if self._messages and self.exchange is None:
+            if self._waiter is None and self._current_request is None:  # aiohttp's own task is about to wait
+                self._early += self._messages
+                self._messages.clear()
+                asyncio.get_running_loop().call_soon(self._go_on)
+            else:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        """Serve the requests that are here, one after the other; aiohttp's own task has those that come in pieces."""
+        if self._early:
+            self._messages.extendleft(reversed(self._early))
+            self._early.clear()
+        while self._messages and (waiter := self._waiter) is not None and not waiter.done():
+            message, content = self._messages[0]
+            parser = self._parser
+            if isinstance(message, RawRequestMessage) and parser is not None and not self._upgraded:
+                if content.is_eof() and content.exception() is None:
+                    self._stop_waiting()
+                    self._parked, self._waiter = waiter, None
+                    self._request_in_progress = True
+                    self._messages.popleft()
+                    parser.message_consumed()
+                    if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
+                        self._resume_reading_if_drained()
+                    self._server.handler.begin(WholeRequest(message, content, self))
+                    continue
+                if self._may_wait(message, content):
+                    return
+            self._stop_waiting()
+            waiter.set_result(None)
+
+    def _may_wait(self, message: RawRequestMessage, content: StreamReader) -> bool:
+        """Whether the rest of a body, sent apart from its head as most clients do, may be here in a moment."""
+        if len(self._messages) > 1 and content.exception() is None:
+            content.set_exception(web.RequestPayloadError("the body is not framed as announced"))
+        if content.exception() is not None or "Expect" in message.headers or self._server.handler.draining:
+            return False  # who comes as the gateway leaves is answered at once
+        if self.head_at is None:
+            self.head_at = time.monotonic()
+            self._rest = asyncio.get_running_loop().call_later(_MOMENT, self._wait_no_more)
+        return self._rest is not None
+
+    def _stop_waiting(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+
+    def _wait_no_more(self) -> None:
+        self._rest = None
+        self._go_on()
+
+    def written(self, how: Written) -> None:
+        """The exchange is over: its answer is on the wire."""
+        if self.exchange is None:  # the client was quicker
+            return
+        self._leave_exchange()
+        if how is CUT:
+            self.abort()
+        elif not how.keep_alive or self._close or self._force_close:
+            self._keepalive = False
+            self.force_close()
+        else:
+            self._keepalive = True
+            loop = asyncio.get_running_loop()
+            self._next_keepalive_close_time = loop.time() + self._keepalive_timeout
+            if self._keepalive_handle is None:
+                self._keepalive_handle = loop.call_at(self._next_keepalive_close_time, self._process_keepalive)
+            if self._messages:
+                loop.call_soon(self._go_on)  # whatever is done without a wait returns here before
+
+    def _leave_exchange(self) -> None:
+        self.exchange = None
+        self._request_in_progress = False
+        self._waiter, self._parked = self._parked, None
+        if self._handler_waiter is not None and not self._handler_waiter.done():
+            self._handler_waiter.set_result(None)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The client is gone, or was let go."""
+        exchange = self.exchange
+        self._stop_waiting()
+        self._early.clear()
+        if exchange is not None:
+            self._leave_exchange()
+            self._server.handler.lost(exchange)
+        super().connection_lost(exc)
 
     def _refuse_head(self) -> None:
         """Each field is within its bound, and all together are too much."""
@@ -225,6 +379,7 @@ class ClientServer(web.Server):
 
     def __init__(self, handler: Handler, config: ProxyConfig) -> None:
         self._config = config
+        self.handler = handler
         self.refused = 0  # clients that found no file descriptors
         self._said = -math.inf  # when that was last told
         super().__init__(

@@ -120,7 +120,7 @@ class Relay:
         self._progress = progress
         self._patience = patience
         self._connection: Connection | None = None
-        self._ended: asyncio.Future[End] | None = None
+        self._told: Callable[[End], None] | None = None
         self._reader: ResponseReader | None = None
         self._filter: UsageFilter | None = None
         self._held: ResponseHead | None = None
@@ -145,16 +145,29 @@ class Relay:
     # -- the handler's side -----------------------------------------------------------------------------------------
 
     async def run(self, upstream: Upstream) -> End:
-        """Send the request to ``upstream`` and relay its answer; cancelling closes the backend's connection."""
+        """Send the request to ``upstream`` and relay its answer; cancelling closes the backend's connection.
+
+        On a fresh connection where it was begun before, on one that was stale.
+        """
         self._client.relay = self
         try:
-            end = await self._exchange(upstream, upstream.pooled())
+            end = await self._exchange(upstream, None if self.attempts else upstream.pooled())
             return await self._exchange(upstream, None) if end is End.STALE else end
         finally:
-            self._client.relay = None
-            self._stop_heart()
-            self._count_pause()
-            self.client_lost()
+            self.close()
+
+    def begin(self, upstream: Upstream, connection: Connection, told: Callable[[End], None]) -> None:
+        """The same on a ``connection`` that is there, without a wait: ``told`` hears how it ended, then ``close``."""
+        self._client.relay = self
+        self.attempts += 1
+        self._send(upstream, connection, told)
+
+    def close(self) -> None:
+        """Let go of both sides."""
+        self._client.relay = None
+        self._stop_heart()
+        self._count_pause()
+        self.client_lost()
 
     async def _exchange(self, upstream: Upstream, connection: Connection | None) -> End:
         self.attempts += 1
@@ -166,7 +179,12 @@ class Relay:
         except OSError as error:
             self.error = f"no connection to the backend: {str(error) or type(error).__name__}"
             return End.NO_DESCRIPTORS if error.errno in _OUT_OF_DESCRIPTORS else End.CONNECT_FAILED
-        self._ended = asyncio.get_running_loop().create_future()
+        ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        self._send(upstream, connection, lambda end: None if ended.done() else ended.set_result(end))
+        return await ended
+
+    def _send(self, upstream: Upstream, connection: Connection, told: Callable[[End], None]) -> None:
+        self._told = told
         self._connection = connection
         self._timeline.sent = self._last_byte = time.monotonic()
         early = self._shape.stream or self._shape.session
@@ -177,7 +195,6 @@ class Relay:
         connection.send(wire.head(upstream), wire.body, self, head_only=head_only, once=once, upgrade=wire.upgrade)
         if self._client.writing_paused:
             self.pause()
-        return await self._ended
 
     @property
     def usage(self) -> Usage | None:
@@ -436,8 +453,9 @@ class Relay:
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     def _finish(self, end: End) -> None:
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(end)
+        told, self._told = self._told, None
+        if told is not None:
+            told(end)
 
     # -- silence ----------------------------------------------------------------------------------------------------
 
