@@ -383,9 +383,13 @@ class CountingController(AdmissionController):
 
     def dispatch(self, now: float) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        for ticket in list(self.queue.values()):
+        if not self.queue:
+            return verdicts
+        room = {name: self.limit - self.inflight(name) for name in self.names}
+        for ticket in list(self.queue.values()) if any(left > 0 for left in room.values()) else ():
             for name in self.names:
-                if name not in ticket.avoid and self.inflight(name) < self.limit:
+                if name not in ticket.avoid and room[name] > 0:
+                    room[name] -= 1
                     del self.queue[ticket.id]
                     permit = Permit(next(self._ids), ticket, name, now, CountedProgress())
                     self.running[permit.id] = permit
