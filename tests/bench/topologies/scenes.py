@@ -41,6 +41,7 @@ class Row:
     name: str
     fleet: str
     before: Goodput
+    lag: float  # seconds by which the latest request was late: the load itself was held up
     after: Goodput | None = None
     switch: float | None = None  # seconds from the end of a gateway to the first answer to what came later
     lost: int | None = None  # requests that got no answer though they were tried again, or half of one
@@ -61,7 +62,7 @@ def rate(speeds: tuple[float, ...]) -> float:
 def undisturbed(name: str, fleet: str, url: str, speeds: tuple[float, ...], timing: Timing) -> Row:
     """A run in which nothing happens."""
     result = asyncio.run(played(url, rate(speeds), timing.whole))
-    return Row(name, fleet, goodput(result, timing.learn, timing.whole))
+    return Row(name, fleet, goodput(result, timing.learn, timing.whole), result.lag)
 
 
 def disturbed(name: str, url: str, timing: Timing, end: Callable[[], None]) -> Row:
@@ -84,6 +85,7 @@ def disturbed(name: str, url: str, timing: Timing, end: Callable[[], None]) -> R
         name,
         "equal",
         goodput(result, timing.learn, at),
+        result.lag,
         goodput(result, later, later + timing.measured),
         switched(result, ended),
         sum(each.fate is Fate.FAILED for each in result.outcomes),
