@@ -330,8 +330,9 @@ class AdmissionController:
             reason = Reason.DRAINING if self._draining else Reason.RETRY_BUDGET
             return self._shedder.refuse(ticket, reason, 1.0, now, first)
         books = self._pool.serving(ticket.shape.model, ticket.avoid)
-        if not books:
-            return self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now, first)
+        if not books:  # where the last one was only full, that is the answer
+            reason = Reason.RETRY_BUDGET if ticket.refused else Reason.NO_BACKEND
+            return self._shedder.refuse(ticket, reason, 0.0, now, first)
         group = self._backlog.group(books)
         lane = self._lane_of(ticket)
         group.note_arrival(ticket, lane, now)
