@@ -113,7 +113,7 @@ def test_who_hangs_up_at_the_instant_its_time_is_up_is_answered_by_nobody() -> N
     front._arm = lambda: None  # type: ignore[method-assign] # the client is faster than the timer
     want = Want(0, 100, 10_000, stream=True, client="")
     running, waiting = (
-        Mock(number=0, call=Mock(want=want, habits=Habits(), priority=Priority.STANDARD)) for _ in range(2)
+        Mock(number=0, prefix=None, call=Mock(want=want, habits=Habits(), priority=Priority.STANDARD)) for _ in range(2)
     )
     front.send(running)
     front.send(waiting)
