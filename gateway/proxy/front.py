@@ -13,6 +13,7 @@ from gateway.dialects.base import EngineDialect
 from gateway.dialects.registry import standard
 from gateway.model import Backend, Observer
 from gateway.proxy.config import ProxyConfig
+from gateway.proxy.deafen import deafen
 from gateway.proxy.descriptors import raise_limit
 from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Admission
@@ -25,6 +26,7 @@ from gateway.proxy.upstream import Upstream, reconfigure
 _log = logging.getLogger(__name__)
 
 _UNWIND: Final = 5.0  # seconds for finished answers to be taken, and for cut requests to give back what they hold
+_HANDSHAKES: Final = 0.01  # seconds for connections that were half made
 _LAST_WORDS: Final = 0.1  # seconds for requests of connections that were accepted at the last moment
 _HANDSHAKE: Final = 10.0  # seconds that a client has for its part of TLS
 
@@ -165,6 +167,9 @@ class Front:
         # Whoever connected as the last stream ended has sent a request that no proxy may send again: it is still
         # answered, while who comes now finds the port closed and goes elsewhere. In one turn of its loop asyncio sees
         # a connection, in the next it takes it, and only in the third it makes its transport, if the server is open.
+        for listening in () if self._listener is None else self._listener.sockets:
+            deafen(listening.fileno())
+        await asyncio.sleep(_HANDSHAKES)
         for _ in range(3):
             await asyncio.sleep(0)
         self.close()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
+import sys
 from typing import Literal
 
 import pytest
 
 from gateway.model import Outcome, Reason
 from gateway.proxy import descriptors, front
+from gateway.proxy.deafen import deafen
 from gateway.proxy.listener import ClientConnection
 from tests.proxy.helpers import (
     CHAT,
@@ -184,6 +187,40 @@ async def test_C05_who_connects_as_the_last_stream_ends_is_answered(
         await asyncio.wait_for(drained, GUARD)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.open_connection(*idle.address)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a filter of Linux")
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_deafened_listener_makes_no_more_connections_and_loses_none(address: str) -> None:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+
+    def connecting() -> socket.socket:
+        client = socket.socket(family)
+        client.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            client.connect(listener.getsockname())
+        return client
+
+    with socket.create_server((address, 0), family=family) as listener, connecting() as early:
+        early.send(b"early")
+        deafen(listener.fileno())
+        with connecting() as late, pytest.raises(OSError, match="not connected"):
+            late.getpeername()
+        taken, _ = listener.accept()
+        with taken:
+            early.send(b" bird")
+            early.shutdown(socket.SHUT_WR)
+            taken.settimeout(GUARD)
+            assert b"".join(iter(lambda: taken.recv(100), b"")) == b"early bird"
+
+
+def test_where_the_kernel_takes_no_filter_all_is_as_it_was() -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        deafen(other.fileno())
+    reads, writes = os.pipe()
+    deafen(reads)
+    os.close(reads)
+    os.close(writes)
 
 
 async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(
