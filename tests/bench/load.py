@@ -24,7 +24,7 @@ from tests.bench.crowd import Stand, connected, offer, request, stand
 MIB: Final = 1024 * 1024
 PLACES: Final = 4
 WAIT: Final = 0.4  # seconds of an answer: ten requests a second are what the engine can do
-ROW: Final = "{:<34}{:>12}{:>12}{:>14}{:>14}{:>14}"
+ROW: Final = "{:<34}{:>12}{:>12}{:>14}{:>14}{:>14}{:>14}"
 
 
 class Watch(threading.Thread):
@@ -35,23 +35,28 @@ class Watch(threading.Thread):
         self._stand = stand
         self.livez: list[float] = []
         self.lag: list[float] = []
+        self.held: list[float] = []
         self.over = threading.Event()
 
     def run(self) -> None:
         while not self.over.wait(0.1):
             self.livez.append(self._stand.livez())
-            self.lag.append(self._stand.told()["lag"])
+            told = self._stand.told()
+            self.lag.append(told["lag"])
+            self.held.append(told["held"])
 
-    def end(self) -> tuple[float, float]:
-        """(worst /livez, P99 of the lag in its median second), milliseconds."""
+    def end(self) -> tuple[float, float, float]:
+        """(worst /livez, P99 of the lag in its median second, CPU that the loop was held for at most), milliseconds."""
         self.over.set()
         self.join()
         lag = sorted(self.lag) or [0.0]
-        return 1000 * max(self.livez, default=0.0), 1000 * lag[len(lag) // 2]
+        return 1000 * max(self.livez, default=0.0), 1000 * lag[len(lag) // 2], 1000 * max(self.held, default=0.0)
 
 
-def row(name: str, served: str, lost: str, livez: float, lag: float, memory: int) -> None:
-    print(ROW.format(name, served, lost, f"{livez:.0f} ms", f"{lag:.1f} ms", f"{memory / MIB:.0f} MiB"), flush=True)
+def row(name: str, served: str, lost: str, seen: tuple[float, float, float], memory: int) -> None:
+    livez, lag, held = seen
+    times = f"{livez:.0f} ms", f"{lag:.1f} ms", f"{held:.0f} ms"
+    print(ROW.format(name, served, lost, *times, f"{memory / MIB:.0f} MiB"), flush=True)
 
 
 async def overload(folder: Path, seconds: float) -> None:
@@ -65,13 +70,13 @@ async def overload(folder: Path, seconds: float) -> None:
             watch.start()
             await offer(here, clients, times * PLACES / WAIT, seconds, request(wait=WAIT))
             await asyncio.sleep(0.5)
-            livez, lag = watch.end()
+            seen = watch.end()
             rate = ends[200] / seconds
             first = first or rate / times
             shed = sum(ends.values()) - ends[200]
             name = f"{times:g}x of tiny requests"
             cost = 1e6 * (here.cpu() - cpu) / max(1, sum(ends.values()))
-            row(name, f"{rate / first:.0%}", str(ends[0]), livez, lag, here.memory())
+            row(name, f"{rate / first:.0%}", str(ends[0]), seen, here.memory())
             print(f"    {dict(ends)}: {shed / seconds:.0f} refused a second, {cost:.0f} us of CPU a request")
             for client in clients:
                 client.leave()
@@ -89,13 +94,12 @@ async def streams(folder: Path, count: int, seconds: float) -> None:
         cpu, begun = here.cpu(), time.monotonic()
         await asyncio.gather(*(client.ask(request(wait=0.5, events=events)) for client in clients))
         share = (here.cpu() - cpu) / (time.monotonic() - begun)
-        livez, lag = watch.end()
+        seen = watch.end()
         row(
             f"{count} streams, {2 * count} events/s",
             f"{ends[200] / count:.0%}",
             str(ends[0]),
-            livez,
-            lag,
+            seen,
             here.memory(),
         )
         print(f"    {share:.0%} of a core; {sum(client.chunks for client in clients)} events of {count * events}")
@@ -112,9 +116,9 @@ async def idle(folder: Path, count: int) -> None:
         watch.start()
         for _ in range(50):
             await busy.ask(request(wait=0.01))
-        livez, lag = watch.end()
+        seen = watch.end()
         each = (here.memory() - before) / count
-        row(f"{count} idle connections", f"{ends[200] / 50:.0%}", str(ends[0]), livez, lag, here.memory())
+        row(f"{count} idle connections", f"{ends[200] / 50:.0%}", str(ends[0]), seen, here.memory())
         print(f"    {each / 1024:.1f} KiB each; {sum(client.lost for client in clients)} were closed")
 
 
@@ -128,15 +132,15 @@ async def bodies(folder: Path, count: int, size: int) -> None:
         watch = Watch(here)
         watch.start()
         await asyncio.gather(*(client.ask(data) for client in clients))
-        livez, lag = watch.end()
+        seen = watch.end()
         peak = here.memory("VmHWM") - before
-        row(f"{count} bodies of {size} MiB", f"{ends[200] / count:.0%}", str(ends[0]), livez, lag, here.memory("VmHWM"))
+        row(f"{count} bodies of {size} MiB", f"{ends[200] / count:.0%}", str(ends[0]), seen, here.memory("VmHWM"))
         print(f"    {dict(ends)}; at most {peak / MIB:.0f} MiB more than before (GATEWAY_BODY_MEMORY: 256 MiB)")
 
 
 async def run(asked: argparse.Namespace) -> None:
     """All of them."""
-    print(ROW.format("load", "served well", "broke off", "worst /livez", "lag P99", "memory"))
+    print(ROW.format("load", "served well", "broke off", "worst /livez", "lag P99", "held, CPU", "memory"))
     loads: tuple[Callable[[Path], Awaitable[None]], ...] = (
         lambda folder: overload(folder, asked.seconds),
         lambda folder: streams(folder, asked.streams, asked.seconds),
