@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from tests.deploy.helpers import ran, tool
+from tests.deploy.helpers import ROOT, ran, tool
 from tests.real.fronts import ENVOY, HAPROXY, NGINX, Front
 from tests.real.gateway import GatewayProcess
 from tests.real.process import eventually, free_port
@@ -31,6 +32,23 @@ def test_the_program_takes_its_example(front: Front, tmp_path: Path) -> None:
     copy.write_text(front.example.read_text().replace("/run/nginx.pid", str(tmp_path / "pid")))
     said = ran(tool(front.name, front.source), *front.check(copy))
     assert "warn" not in said.lower()
+
+
+def test_keepalived_takes_its_example(tmp_path: Path) -> None:
+    """It says nothing of a file that is right and names a wrong line; what it exits with hangs on the system."""
+    program = tool("keepalived", "apt-get install keepalived")
+
+    def said(text: str) -> str:
+        (tmp_path / "conf").write_text(text)
+        command = [program, "--config-test", "--use-file", str(tmp_path / "conf")]
+        ended = subprocess.run(  # noqa: S603 - as tool() found it
+            command, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=50
+        )
+        return ended.stdout + ended.stderr
+
+    example = (ROOT / "deploy/keepalived/keepalived.conf").read_text()
+    assert ": Line" not in said(example)
+    assert ": Line" in said(example.replace("advert_int", "advertise"))
 
 
 @pytest.fixture
