@@ -56,6 +56,13 @@ EVERYTHING: Final[dict[str, Any]] = {
     },
     "drain": {"longestStreamSeconds": 1800, "endpointsSeconds": 5},
     "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["llm.example.com"]},
+    "ingress": {
+        "enabled": True,
+        "className": "nginx",
+        "hosts": ["llm.example.com"],
+        "tls": [{"hosts": ["llm.example.com"], "secretName": "llm-tls"}],
+        "annotations": {"nginx.ingress.kubernetes.io/proxy-buffering": "off"},
+    },
     "grafanaDashboard": {"enabled": True, "datasourceUid": "main"},
     "autoscaling": {"enabled": True},
     "networkPolicy": {

@@ -203,6 +203,10 @@ def test_everything_finds_its_pods() -> None:
     assert target == of_kind("Deployment", manifests)["metadata"]["name"]
     (route,) = of_kind("HTTPRoute", manifests)["spec"]["rules"]
     clients = next(service for service in services if service != admin)
+    (rule,) = of_kind("Ingress", manifests)["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert path["backend"]["service"]["name"] == clients["metadata"]["name"]
+    assert path["backend"]["service"]["port"]["name"] == clients["spec"]["ports"][0]["name"]
     assert route["backendRefs"] == [{"name": clients["metadata"]["name"], "port": clients["spec"]["ports"][0]["port"]}]
 
 
@@ -322,6 +326,7 @@ def test_rules_and_dashboard_are_those_of_the_folder() -> None:
         (SIDECAR | {"discovery": DISCOVERY["discovery"]}, "discovery.mode: given in mode sidecar"),
         ({"discovery": {"mode": "dns", "services": [{"name": "a.b", "port": 1}]}}, "discovery"),
         (BASE | {"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: nothing given"),
+        (BASE | {"ingress": {"enabled": True}}, "ingress.hosts: nothing given"),
         (SIDECAR | {"sidecar": {"engine": {"name": "x", "image": "y"}}}, "engine"),
     ],
 )
