@@ -9,7 +9,9 @@ hold, which the limits have learned.
 A place is not given away blindly either. Where a backend has room for one request and the next in turn is drawn
 elsewhere, one of those right behind it that is drawn here goes first: no work is lost, and the order changes by a few.
 Where nobody is, the next in turn waits a moment for its own backend, if that will sooner have a place than a cold
-prefill would be over.
+prefill would be over. And one that must read most of its prompt anywhere lets those right behind it go first who have
+most of theirs at hand: at overload somebody is refused, and it should not be the eighth turn of a chat, which costs a
+tenth of a first one and whose cache is lost with it. This goes on for a bounded number of times.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ from gateway.admission.window import LONG_PROMPT, LOW_CONCURRENCY
 from gateway.model import Choice, Priority, Ticket
 
 RECENT: Final = 10.0  # seconds that another lane's traffic counts as present
-PASSES: Final = 4  # times as many as there are backends that one in turn is passed over
+PASSES: Final = 32  # times as many as there are backends that one in turn is passed over
 WORTH: Final = 0.06  # of a prompt's blocks: fewer that are cached there and not elsewhere draw nobody
+WARM: Final = 0.8  # of a prompt's blocks: where so many are cached it costs little to serve it
 LATE: Final = 0.8  # of the time that it may wait at all: then it takes any place
 
 
@@ -122,6 +125,8 @@ class Balancer:
         for tier in _tiers(candidates):
             if draw is None or field is None:
                 spot = self._least(tier, ticket, lane, now)
+                if field is not None and not isinstance(spot, Hold):
+                    spot = spot._replace(keen=self._at_hand(0, field, ticket, entry))
             else:
                 spot = self._drawn(draw, field, tier, ticket, lane, entry, now, keenly=keenly)
             if not isinstance(spot, Hold):
@@ -204,19 +209,28 @@ class Balancer:
         home = draw.home
         there = self._least([books for books in candidates if books.cache.bit & home], ticket, lane, now)
         if not isinstance(there, Hold) and self._fair(there.books, field):
-            return self._at_home(there, draw, candidates)
+            return self._at_home(there, draw, candidates, self._at_hand(draw.depth, field, ticket, entry))
         if keenly:
             return Hold.LANE
         elsewhere = [books for books in candidates if not books.cache.bit & home]
         spot = self._second(elsewhere, field, ticket, lane, now)
         if isinstance(spot, Hold):
-            return _worse(there, spot) if isinstance(there, Hold) else self._at_home(there, draw, candidates)
+            if isinstance(there, Hold):
+                return _worse(there, spot)
+            return self._at_home(there, draw, candidates, self._at_hand(draw.depth, field, ticket, entry))
         keen = self._keen(draw, spot, field, ticket, entry, now) if isinstance(there, Hold) else Keen.KEEN
         return Spot(spot.books, more=True, choice=Choice.SPILL, keen=keen, matched=spot.matched)
 
     @staticmethod
-    def _at_home(there: Spot, draw: Draw, candidates: Sequence[Books]) -> Spot:
-        return Spot(there.books, there.more or len(candidates) > 1, draw.choice, Keen.KEEN, draw.depth)
+    def _at_home(there: Spot, draw: Draw, candidates: Sequence[Books], keen: Keen) -> Spot:
+        return Spot(there.books, there.more or len(candidates) > 1, draw.choice, keen, draw.depth)
+
+    @staticmethod
+    def _at_hand(depth: int, field: Field, ticket: Ticket, entry: Entry | None) -> Keen:
+        """How keen one is that has so many blocks cached: where they are few, it lets those go first who cost less."""
+        passed = 0 if entry is None else entry.passed
+        warm = depth >= WARM * len(ticket.shape.blocks)  # of a prompt without blocks nobody can tell
+        return Keen.KEEN if warm or passed >= PASSES * len(field.sound) else Keen.COLD
 
     def _fair(self, books: Books, field: Field) -> bool:
         """Whether one request more leaves a backend within 1 + c of its fair share.

@@ -14,7 +14,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from math import floor
 from typing import Final, Generic, TypeVar
 
@@ -24,7 +24,7 @@ from gateway.model import Priority, Ticket
 
 T = TypeVar("T")
 CRITICAL, STANDARD, SHEDDABLE = Priority
-AHEAD: Final = 32  # requests behind the next in turn that are looked at where it is drawn to another backend
+AHEAD: Final = 64  # requests behind the next in turn that are looked at where they may have a better use for a place
 Place = Callable[["Entry", bool], Spot | Hold]  # True: only a place that it is keen on is asked for
 
 
@@ -203,24 +203,28 @@ class Lane:
 
 
 def _keenest(lane: Lane, head: Entry, found: Spot, place: Place) -> tuple[Entry, Spot | Hold]:
-    """Who takes the place that was ``found`` for the next in turn, which is drawn elsewhere.
+    """Who takes a place that was ``found`` for the next in turn, and that another one may have a better use for.
 
-    The first behind it that is keen on its own; else the first that takes its own at all; else nobody.
+    The keenest of those right behind it, of equals the one that has most of its prompt there, of those again the first;
+    nobody where all rather wait.
     """
-    willing = (head, found) if found.keen is Keen.RELUCTANT else None
-    seen = [head]
-    for entry in islice(lane.behind(head), AHEAD):
-        spot = place(entry, willing is not None)
+    best: tuple[Entry, Spot | Hold] = head, Hold.LANE
+    most, passed = (Keen.PATIENT, 1.0), 0
+    seen: list[Entry] = []
+    for entry in chain((head,), islice(lane.behind(head), AHEAD)):
+        spot = found if entry is head else place(entry, most[0] > Keen.PATIENT)
         if isinstance(spot, Hold):
             continue
-        if spot.keen is Keen.KEEN:
-            for each in seen:
-                each.passed += 1
-            return entry, spot
-        if willing is None and spot.keen is Keen.RELUCTANT:
-            willing = entry, spot
+        rank = (spot.keen, spot.matched / max(1, len(entry.ticket.shape.blocks)))
+        if rank > most:
+            best, most, passed = (entry, spot), rank, len(seen)
+            if spot.keen is Keen.KEEN:
+                break
         seen.append(entry)
-    return willing or (head, Hold.LANE)
+    if most[0] > Keen.RELUCTANT:
+        for each in seen[:passed]:
+            each.passed += 1
+    return best
 
 
 class LaneQueue:

@@ -24,7 +24,8 @@ class Keen(IntEnum):
 
     PATIENT = 0  # it rather waits for the backend that it is drawn to
     RELUCTANT = 1  # it takes it, if nobody right behind it is drawn there
-    KEEN = 2
+    COLD = 2  # it takes it, if nobody right behind it has most of its own prompt there
+    KEEN = 3
 
 
 class Spot(NamedTuple):

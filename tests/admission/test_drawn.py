@@ -220,12 +220,45 @@ def test_a_place_goes_to_who_is_drawn_to_it() -> None:
     assert world.permits[first.id].backend == "b"
 
 
-def test_a_request_without_a_home_is_not_passed_over() -> None:
+def test_who_must_be_read_lets_those_go_first_who_are_cached() -> None:
     world, running = busy()
-    first, second = world.queue(prompt("new")), world.queue(prompt("x"))
-    world.settle(running["a"][0])
-    assert first.id in world.permits
-    assert second.id not in world.permits
+    new, known = world.queue(prompt("new")), world.queue(prompt("x"))
+    world.settle(running["a"].pop())
+    assert (known.id in world.permits, new.id in world.permits) == (True, False)
+    world.settle(running["a"].pop())
+    assert (world.permits[new.id].backend, world.permits[new.id].choice) == ("a", Choice.HEADROOM)
+
+
+def test_of_those_who_must_be_read_the_one_goes_first_of_whom_most_is_cached() -> None:
+    world, running = busy()
+    waiting = [world.queue(prompt("x", blocks)) for blocks in (5 * BLOCKS, 2 * BLOCKS, 3 * BLOCKS)]
+    order: list[int] = []
+    for _ in waiting:
+        world.settle(running["a"].pop())
+        order += [place for place, each in enumerate(waiting) if each.id in world.permits and place not in order]
+    assert order == [1, 2, 0]
+
+
+def test_one_of_whom_nobody_can_tell_is_not_passed_over() -> None:
+    world, running = busy()
+    first, second = world.queue(ticket()), world.queue(prompt("x"))
+    world.settle(running["a"].pop())
+    assert (first.id in world.permits, second.id in world.permits) == (True, False)
+
+
+def test_who_must_be_read_is_not_passed_over_for_ever() -> None:
+    world, running = busy()
+    new = world.queue(prompt("new"))
+    passed, free = 0, running["a"].pop()
+    while new.id not in world.permits:
+        known = world.queue(prompt("x"))
+        world.settle(free)
+        if known.id in world.permits:
+            free = world.permits[known.id]
+            passed += 1
+        else:
+            world.withdraw(known)
+    assert passed == 2 * PASSES
 
 
 def test_nobody_is_passed_over_for_ever() -> None:

@@ -77,7 +77,7 @@ def _brief_chats(rate: float, _horizon: float, _seed: int) -> Load:
 
 
 MOONCAKE: Final = Row("mooncake", 0.5, 240.0, 60.0, Objectives(10.0, 30.0, 0.25), _trace)
-CHATS: Final = Row("chats", 3.3, 140.0, 60.0, Objectives(2.0, 6.0, 0.08), _chats)
+CHATS: Final = Row("chats", 4.1, 140.0, 60.0, Objectives(2.0, 6.0, 0.08), _chats)
 MIXED: Final = Row("mixed", 3.3, 400.0, 160.0, Objectives(20.0, 60.0, 0.8), _brief_chats)
 ROWS: Final = (MOONCAKE, CHATS)
 

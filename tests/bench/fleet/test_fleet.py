@@ -95,7 +95,7 @@ def test_the_fleets_are_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "load", "hits", "over"), [(CHATS, 0.4, (0.8, 1.0), (1.1, 2.0)), (MOONCAKE, 1.2, (0.12, 0.4), (1.5, 6.0))]
+    ("row", "load", "hits", "over"), [(CHATS, 0.4, (0.8, 1.0), (1.1, 2.0)), (MOONCAKE, 1.2, (0.08, 0.4), (1.4, 6.0))]
 )
 def test_affinity_finds_in_the_caches_what_turns_about_does_not(
     row: Row, load: float, hits: tuple[float, float], over: tuple[float, float]
