@@ -116,10 +116,6 @@ class CacheMap:
                 high = middle
         return low, found
 
-    def depth(self, blocks: Sequence[int], bit: int) -> int:
-        """How many leading blocks one backend has."""
-        return self.longest(blocks, bit)[0]
-
     def note(self, cache: Cache, blocks: Sequence[int]) -> None:
         """A prompt was sent to the engine: it has these blocks now, and has dropped what was used longest ago."""
         held, bit, holders = cache.blocks, cache.bit, self._holders

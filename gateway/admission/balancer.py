@@ -92,14 +92,25 @@ class Balancer:
     """Picks by (in flight + 1) / (limit * weight); ties go to the backend that was chosen least recently."""
 
     def __init__(
-        self, config: QueueConfig, balance: BalanceConfig | None = None, caches: CacheMap | None = None
+        self,
+        config: QueueConfig,
+        balance: BalanceConfig | None = None,
+        caches: CacheMap | None = None,
+        *,
+        shared: bool = False,
     ) -> None:
-        """``caches``: the pool's own; without them nothing is known of any cache."""
+        """``caches``: the pool's own; without them nothing is known of any cache.
+
+        ``shared``: other gateways send to the same engines. What these have of a prompt then is not known here, so
+        where no backend is thought to have any of it, all gateways agree on one by the session's name.
+        """
         self.config = config
         self._balance = balance or BalanceConfig()
         self._caches = caches or CacheMap()
         self._names = Names()  # of those that were looked at last
         self._draws = self._balance.affinity is not Affinity.NONE
+        self._by_prefix = self._balance.affinity is Affinity.PREFIX
+        self._by_session = shared or not self._by_prefix
 
     def pick(
         self,
@@ -180,14 +191,14 @@ class Balancer:
         return self._names
 
     def _draw(self, field: Field, ticket: Ticket) -> Draw | None:
-        """Where it is drawn to: where most of its prompt is cached, else where its session belongs."""
+        """Where it is drawn to: where most of its prompt is cached, or where its session belongs."""
         blocks, caches = ticket.shape.blocks, self._caches
-        if blocks and self._balance.affinity is Affinity.PREFIX:
+        if blocks and self._by_prefix:
             trusted = field.everyone & ~caches.doubted
             depth, home = caches.longest(blocks, trusted)
             if depth and depth >= WORTH * len(blocks) and home != trusted:
                 return Draw(home, Choice.PREFIX, depth)
-        if ticket.session:
+        if ticket.session and self._by_session:
             digests, pulls = self._names_of(field.sound).digests, [books.pull for books in field.sound]
             bit = field.sound[rendezvous(digest(ticket.session), digests, pulls)].cache.bit
             return Draw(bit, Choice.SESSION, caches.longest(blocks, bit)[0] if blocks else 0)
@@ -246,7 +257,7 @@ class Balancer:
         """The next best place, and how much is cached there: of those within their share, else the emptiest."""
         blocks = ticket.shape.blocks
         fair = [books for books in candidates if self._fair(books, field)]
-        if blocks and fair and self._balance.affinity is Affinity.PREFIX:
+        if blocks and fair and self._by_prefix:
             depth, bits = self._caches.longest(blocks, reduce(or_, [books.cache.bit for books in fair]))
             spot = self._least([books for books in fair if books.cache.bit & bits], ticket, lane, now)
             if not isinstance(spot, Hold):
@@ -262,7 +273,7 @@ class Balancer:
         pace = window.reading_pace.value
         if pace is None or not any(self._fair(home, field) for home in homes):
             return Keen.RELUCTANT
-        lost = 1.0 if draw.choice is Choice.SESSION else (draw.depth - spot.matched) / len(ticket.shape.blocks)
+        lost = (draw.depth - spot.matched) / max(1, len(ticket.shape.blocks)) if self._by_prefix else 1.0
         # A place that stays empty for a moment costs its part of the engine, a prompt that is read again all of it.
         worth = min(lost * ticket.work.prompt_tokens * pace * max(1, window.inflight), self._balance.patience)
         waited = 0.0

@@ -97,7 +97,7 @@ class Affinity(Enum):
 
     NONE = "none"  # nothing: each goes to the emptiest for its limit
     SESSION = "session"  # requests of one session belong together
-    PREFIX = "prefix"  # a prompt belongs where most of it is cached; then as with sessions
+    PREFIX = "prefix"  # a prompt belongs where most of it is cached
 
 
 @dataclass(frozen=True, slots=True)

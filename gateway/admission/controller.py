@@ -69,7 +69,7 @@ class AdmissionController:
         self._draining = False
 
     def _balancer_of(self, config: AdmissionConfig) -> Balancer:
-        return Balancer(config.queue, config.balance, self._pool.caches)
+        return Balancer(config.queue, config.balance, self._pool.caches, shared=config.limit.replicas > 1)
 
     # ------------------------------------------------------------------------------------------- what happens
 

@@ -113,7 +113,7 @@ class _Balance(BaseModel):
         default=_BALANCE.affinity.value,
         description="What draws a request to one engine before others. none: nothing, each goes to the emptiest for "
         "its limit. session: requests of one session go together. prefix: a request goes where most of its prompt is "
-        "cached already, and where none is, as with sessions.",
+        "cached already.",
     )
     affinity_bound: Annotated[Ratio, Gt(0), Le(10)] = Field(
         default=_BALANCE.bound,

@@ -93,6 +93,16 @@ def test_room_elsewhere_is_used_before_anything_is_held() -> None:
     assert choice.go(ticket(200, 200)) == "b"
 
 
+def test_of_those_that_have_room_for_its_tokens_the_emptiest_is_chosen() -> None:
+    settings = config(limit=LimitConfig(initial=10, token_limit=500))
+    choice = Choice(adaptive("a"), adaptive("b"), adaptive("c"), settings=settings)
+    assert [choice.go(ticket(200, 200)), choice.go(ticket(50, 50)), choice.go(ticket(50, 50))] == ["a", "b", "c"]
+    assert choice.go(ticket(50, 50)) == "a"
+    for _ in range(2):
+        choice.go(ticket(5, 5))
+    assert choice.go(ticket(200, 100)) in {"b", "c"}
+
+
 def test_a_share_kept_for_the_first_lane_holds_only_the_others() -> None:
     choice = Choice(adaptive("a"), settings=config(limit=LimitConfig(initial=4), reserve_short=0.5))
     choice.go(lane=1)

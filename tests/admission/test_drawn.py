@@ -175,13 +175,20 @@ def test_a_session_stays_where_it_is_and_sessions_spread() -> None:
     assert world.permit(ticket()).choice is Choice.HEADROOM
 
 
-def test_a_prompt_that_is_nowhere_goes_where_its_session_belongs() -> None:
-    world = driver(*(fixed(64, name) for name in "abcd"))
-    first = served(world, prompt("x", session="s"))
-    assert first.choice is Choice.SESSION
-    second = served(world, prompt("x", 12, session="s"))
-    assert (second.backend, second.choice) == (first.backend, Choice.PREFIX)
-    assert served(world, prompt("y", session="s")).backend == first.backend
+def test_gateways_that_share_engines_agree_on_a_prompt_that_is_nowhere() -> None:
+    settings = drawn()
+    alone, shared = settings, replace(settings, limit=replace(settings.limit, replicas=2))
+    homes: list[str] = []
+    for world in (driver(*(fixed(64, name) for name in "abcd"), settings=shared) for _ in range(2)):
+        for number in range(5):
+            served(world, prompt(f"other {number + len(homes)}"))
+        permit = served(world, prompt("x", session="s"))
+        assert permit.choice is Choice.SESSION
+        assert served(world, prompt("x", 12, session="s")).choice is Choice.PREFIX
+        homes.append(permit.backend)
+    assert homes[0] == homes[1]
+    world = driver(*(fixed(64, name) for name in "abcd"), settings=alone)
+    assert served(world, prompt("x", session="s")).choice is Choice.HEADROOM
 
 
 def test_faster_engines_get_more_sessions() -> None:
@@ -298,6 +305,33 @@ def test_its_home_may_come_free_while_it_waits() -> None:
     assert world.permits[request.id].backend == "b"
 
 
+def test_whoever_behind_it_gains_little_by_waiting_takes_the_place() -> None:
+    world, running = busy()
+    patient, other = world.queue(prompt("y")), world.queue(prompt("y", 1))
+    world.settle(running["a"][0])
+    assert patient.id not in world.permits
+    assert world.permits[other.id].backend == "a"
+
+
+def test_a_place_that_nobody_is_drawn_to_goes_to_the_next_in_turn() -> None:
+    world, running = busy(drawn(patience=0.0))
+    first, second = world.queue(prompt("y")), world.queue(prompt("y"))
+    world.settle(running["a"][0])
+    assert world.permits[first.id].choice is Choice.SPILL
+    assert second.id not in world.permits
+
+
+def test_a_session_is_taken_to_have_all_of_its_prompt_at_home() -> None:
+    world, running = busy(drawn(Affinity.SESSION))
+    sessions = [ticket(1_000, session=str(number)) for number in range(6)]
+    for asked in sessions:
+        world.queue(asked)
+    world.settle(running["a"][0])
+    world.settle(running["b"][0])
+    placed = [world.permits[asked.id] for asked in sessions if asked.id in world.permits]
+    assert [permit.choice for permit in placed] == [Choice.SESSION] * 2
+
+
 def test_without_patience_it_takes_what_there_is() -> None:
     world, running = busy(drawn(patience=0.0))
     request = world.queue(prompt("y"))
@@ -335,6 +369,26 @@ def test_tokens_count_in_every_tier() -> None:
     fill(world, "near", 2)
     assert world.permit(ticket(200, 100)).backend == "far"
     assert world.offer(ticket(300, 100)) is None
+
+
+def test_tokens_elsewhere_hold_one_whose_home_has_no_room_either() -> None:
+    world = driver(fixed(2, "a"), fixed(9, "b"))
+    served(world, prompt("x", avoid=frozenset("b")))
+    fill(world, "a", 2)
+    fill(world, "b", 2)
+    world.admission._pool.by_name["b"].limit.tokens = 500.0
+    assert world.offer(prompt("x")) is None
+    assert world.admission._pool.by_name["b"].window.held
+
+
+def test_home_is_taken_beyond_its_share_where_nowhere_else_is_room() -> None:
+    world = driver(fixed(100, "a"), fixed(40, "b"))
+    served(world, prompt("x", avoid=frozenset("b")))
+    fill(world, "b", 40)
+    fill(world, "a", 95)
+    world.admission._pool.by_name["a"].share = 10.0
+    permit = world.permit(prompt("x"))
+    assert (permit.backend, permit.choice) == ("a", Choice.PREFIX)
 
 
 def test_affinity_stays_within_the_tier() -> None:
