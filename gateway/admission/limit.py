@@ -353,7 +353,8 @@ class AdaptiveLimit:
     @staticmethod
     def _read_standing(window: Window, reading: Reading) -> None:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
-        if not window.huge_ticks and inf > window.standing >= max(1.0, _natural(window)):
+        stands = inf > window.standing >= max(1.0, _natural(window))
+        if stands and not window.huge_ticks and not window.reads:
             reading.stand(window.standing, window.inflight)
 
     @staticmethod

@@ -35,6 +35,7 @@ SOON: Final = 1_000
 FRESH: Final = 512
 """Prompt tokens to be read, from which on the time to the first token is that of reading them."""
 
+MOSTLY: Final = 0.5
 WARM: Final = 8
 """Gaps after which bursts can be told from single tokens."""
 
@@ -55,9 +56,10 @@ class Window:
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
         "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own", "preemptions",
-        "reading", "reading_pace", "recalled_rate", "running", "served", "stalls", "standing", "starting", "starts",
-        "stream_answers", "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts", "ticked_tokens",
-        "ticks", "tokens", "ttft", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
+        "read", "reading", "reading_pace", "recalled_rate", "running", "served", "stalls", "standing", "starting",
+        "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts",
+        "ticked_tokens", "ticks", "tokens", "ttft", "unstarted", "whole", "whole_answers", "whole_seconds",
+        "whole_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -113,6 +115,7 @@ class Window:
         self.busy_whole = 0
         self.ticks = 0
         self.starts = 0  # streams sent
+        self.read = 0.0  # prompt tokens of streams that had their first token
         self.held_ticks = 0
         self.huge_ticks = 0
         self.stalls = 0
@@ -160,6 +163,18 @@ class Window:
     def blameless(self) -> bool:
         """Whether a huge prompt was read for most of the window: it stretches every gap at any concurrency."""
         return 2 * self.huge_ticks >= self.ticks > 0
+
+    @property
+    def reads(self) -> bool:
+        """Whether prompts took most of the window to read: what waits for its first token waits for that.
+
+        The prompts that were through in it, and the longest that is not: engines read in order of arrival.
+        """
+        pace = self.reading_pace.value
+        if pace is None:
+            return False
+        under_way = max((each.fresh for each in self.running.values() if not each.started), default=0.0)
+        return (self.read + under_way) * pace >= MOSTLY * self.age
 
     def enter(self, running: Running) -> None:
         """A request goes to the backend."""
@@ -283,6 +298,11 @@ class Running:
         """Seconds per token after the first, of an answer of so many; None where it cannot be told."""
         return None
 
+    @property
+    def fresh(self) -> float:
+        """Tokens of its prompt that are read anew."""
+        return self.ticket.work.prompt_tokens - self.cached
+
     def check_silence(self, now: float) -> None:
         """An answer in one piece is silent by nature."""
 
@@ -394,7 +414,8 @@ class Streaming(Running):
         self._seen = window.stream_tokens
         if self.low and not self._reading and window.inflight <= LOW_CONCURRENCY:
             window.base_ttft.add(now - self.sent, doubtful=window.crowded)
-        fresh = self.ticket.work.prompt_tokens - self.cached
+        fresh = self.fresh
+        window.read += fresh
         if fresh >= FRESH and not window.unstarted:
             window.reading_pace.add((now - self.sent) / fresh)
         if self._objective is not None and self.sent > window.cut_at:

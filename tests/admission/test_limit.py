@@ -398,6 +398,30 @@ def test_nothing_is_said_of_standing_in_a_window_in_which_a_huge_prompt_was_read
     assert Law().see(0.04, standing=9, huge_ticks=1) > 20.0
 
 
+def _reader(law: Law, prompt: int, number: int = 0) -> None:
+    """A stream without a first token, on an engine that reads ten thousand tokens a second."""
+    window = law.window
+    window.reading_pace.recall(1e-4)
+    window.enter(Streaming(number, ticket(prompt), window, law.now, None))
+
+
+@pytest.mark.parametrize(("prompt", "cut"), [(9_000, True), (11_000, False)])  # of ten thousand that are half a window
+def test_those_who_wait_for_a_long_prompt_to_be_read_do_not_stand(prompt: int, cut: bool) -> None:
+    law = Law()
+    _reader(law, prompt)
+    assert (law.see(0.04, standing=2) < 20.0) is cut
+
+
+def test_nor_do_those_who_wait_for_many_prompts_but_a_crowd_that_is_not_read_does() -> None:
+    law = Law()
+    _reader(law, 100)
+    assert law.see(0.04, standing=2, read=11_000.0) > 20.0
+    law = Law()
+    for number in range(200):
+        _reader(law, 100, number)
+    assert law.see(0.04, standing=2, starts=0) < 20.0
+
+
 def test_where_everything_stands_the_cut_is_as_deep_as_it_may_be() -> None:
     assert Law().see(standing=20, ticks=101) == pytest.approx(14.0)
 
