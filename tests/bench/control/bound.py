@@ -7,7 +7,8 @@ requests in pieces, and spreads the engine's time over them between their arriva
 that give the most goodput for it. What time can be given to which sets of requests is a polymatroid (each may be served
 inside an interval), so to take the densest first, and of each as much as still fits, is the best that can be done.
 
-A request that runs across an edge of the measured part counts by the work inside it.
+All of a run counts, from an idle engine at its start, not only the part that is measured: else what came before could
+be saved up for it. A request that is under way at the end counts by the work that is done.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from gateway.simulator.figures import LONG, PROMPT_WEIGHT
 from gateway.simulator.setup import Load, Objectives, Setup
 from gateway.simulator.workload import Want, arrivals, traced, wants
 
-BINS: Final = 32  # of the measured part; intervals are rounded outwards to them
+BINS: Final = 40  # of a run; intervals are rounded outwards to them
 DENSITIES: Final = 32  # an octave, to which worth over work is rounded, upwards
 MIXES: Final = (0.0, 0.5, 0.75, 1.0)  # of the prices of a slot and of KV; the tightest bound counts
 
@@ -41,9 +42,9 @@ def bound(setup: Setup) -> float:
     """Goodput tokens a second that no admission of any kind can exceed, on the first engine of ``setup``."""
     profile, objectives = setup.fleet[0].profile, setup.objectives
     asked = [arrival for number, kind in enumerate(setup.load) for arrival in _asked(setup, kind, number)]
-    seconds = setup.horizon - setup.measure_from
     return min(
-        _most(setup, [_job(profile, objectives, at, want, mix) for at, want in asked]) / seconds for mix in MIXES
+        _most(setup.horizon, [_job(profile, objectives, at, want, mix) for at, want in asked]) / setup.horizon
+        for mix in MIXES
     )
 
 
@@ -94,15 +95,14 @@ def _step_share(profile: Profile, tpot: float | None) -> float:
     return min((own(n) / n for n in fits), default=profile.base)
 
 
-def _most(setup: Setup, jobs: list[Job]) -> float:
-    """Worth of the best choice that the time of the measured part has room for."""
-    start, width = setup.measure_from, (setup.horizon - setup.measure_from) / BINS
+def _most(seconds: float, jobs: list[Job]) -> float:
+    """Worth of the best choice that so many seconds have room for."""
+    width = seconds / BINS
     merged: dict[tuple[float, int, int], float] = defaultdict(float)
     low = min(job.worth / job.work for job in jobs)
     for job in jobs:
-        first = max(0, int((job.begin - start) // width))
-        last = min(BINS - 1, int((job.end - start) // width) if job.end < inf else BINS - 1)
-        if first < BINS and last >= first:
+        first, last = int(job.begin / width), min(int(min(job.end, seconds) / width), BINS - 1)
+        if first < BINS:
             merged[_rounded(job.worth / job.work, low), first, last] += job.work
     room = [[(last - first + 1) * width for last in range(BINS)] for first in range(BINS)]
     most = 0.0
