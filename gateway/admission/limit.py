@@ -156,6 +156,7 @@ class AdaptiveLimit:
         self._wait = 0  # of those, the ones still to come
         self._answers = 0  # the same in answers
         self._recalled = 0.0  # until it is reached again: what an earlier gateway found
+        self._stood = 0  # windows on end in which some stood without a first token
         self._stale = 0  # windows at the floor with the pace still over
         self._whole = False  # the pace is that of answers in one piece
         self._guard = TokenGuard(config.most_tokens)
@@ -350,11 +351,11 @@ class AdaptiveLimit:
         wanted = max(self._config.objective_headroom, min(evenness or 0.0, CLOSEST)) * objective
         return wanted if base is None else min(wanted, LOOSEST * base)
 
-    @staticmethod
-    def _read_standing(window: Window, reading: Reading) -> None:
+    def _read_standing(self, window: Window, reading: Reading) -> None:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
         stands = inf > window.standing >= max(1.0, _natural(window))
-        if stands and not window.huge_ticks and not window.reads:
+        self._stood = self._stood + 1 if stands else 0
+        if stands and not window.huge_ticks and (self._stood > RAMP or not window.reads):
             reading.stand(window.standing, window.inflight)
 
     @staticmethod

@@ -412,6 +412,15 @@ def test_those_who_wait_for_a_long_prompt_to_be_read_do_not_stand(prompt: int, c
     assert (law.see(0.04, standing=2) < 20.0) is cut
 
 
+def test_prompts_that_are_read_without_end_are_a_queue_all_the_same() -> None:
+    law = Law()
+    _reader(law, 20_000)
+    assert law.see(0.04, standing=2) > 20.0
+    grown = law.see(0.04, standing=2)
+    assert grown > 20.0
+    assert law.see(0.04, standing=2) < grown
+
+
 def test_nor_do_those_who_wait_for_many_prompts_but_a_crowd_that_is_not_read_does() -> None:
     law = Law()
     _reader(law, 100)
