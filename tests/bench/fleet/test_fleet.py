@@ -95,16 +95,16 @@ def test_the_fleets_are_what_they_are_called() -> None:
 
 
 @pytest.mark.parametrize(
-    ("row", "load", "hits", "over"), [(CHATS, 0.4, (0.8, 1.0), (1.1, 2.0)), (MOONCAKE, 1.2, (0.08, 0.4), (1.4, 6.0))]
+    ("row", "load", "hits", "over"), [(CHATS, 0.4, (0.8, 1.0), (1.1, 2.0)), (MOONCAKE, 1.2, (0.12, 0.4), (1.3, 4.0))]
 )
 def test_affinity_finds_in_the_caches_what_turns_about_does_not(
     row: Row, load: float, hits: tuple[float, float], over: tuple[float, float]
 ) -> None:
-    brief = replace(row, horizon=70.0, measure_from=25.0)
+    brief = replace(row, horizon=row.horizon / 2, measure_from=row.measure_from / 2)
     setup = brief.setup(machines(4), load, 20)
     ours, turns = (figures(setup, run(setup, policy)) for policy in (OURS, "round robin"))
     assert hits[0] < ours["hit_rate"] < hits[1]
     assert over[0] < ours["hit_rate"] / turns["hit_rate"] < over[1]
-    assert ours["goodput_tokens"] > 0.98 * turns["goodput_tokens"]
+    assert ours["goodput_tokens"] > turns["goodput_tokens"]
     assert ours["skew"] < 1.3
     assert ours["sent"] < 1.01
