@@ -130,9 +130,8 @@ class Balancer:
         """
         found, draw, field = Hold.FULL, None, None
         if scene is not None and self._draws and (ticket.shape.blocks or ticket.session):
-            candidates = [books for books in candidates if books.window.inflight < books.cap]
             field = scene.field(self._names_of)
-            draw = self._draw(field, ticket) if candidates and len(field.sound) > 1 else None
+            draw = self._draw(field, ticket) if len(field.sound) > 1 else None
         for tier in _tiers(candidates):
             if draw is None or field is None:
                 spot = self._least(tier, ticket, lane, now)
@@ -223,7 +222,7 @@ class Balancer:
             return self._at_home(there, draw, candidates, self._at_hand(draw.depth, field, ticket, entry))
         if keenly:
             return Hold.LANE
-        elsewhere = [books for books in candidates if not books.cache.bit & home]
+        elsewhere = [books for books in candidates if books.window.inflight < books.cap and not books.cache.bit & home]
         spot = self._second(elsewhere, field, ticket, lane, now)
         if isinstance(spot, Hold):
             if isinstance(there, Hold):
