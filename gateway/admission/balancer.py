@@ -132,6 +132,8 @@ class Balancer:
         if scene is not None and self._draws and (ticket.shape.blocks or ticket.session):
             field = scene.field(self._names_of)
             draw = self._draw(field, ticket) if len(field.sound) > 1 else None
+        elif not candidates or not candidates[-1].tier:
+            return self._least(candidates, ticket, lane, now)
         for tier in _tiers(candidates):
             if draw is None or field is None:
                 spot = self._least(tier, ticket, lane, now)
@@ -155,7 +157,7 @@ class Balancer:
         if not roomy:
             return Hold.FULL
         more = len(roomy) > 1
-        best = _emptiest(roomy)
+        best = _emptiest(roomy) if more else roomy[0]
         if (hold := self._hold(best, ticket, lane, now)) is not None:
             free: list[Books] = []
             for books in roomy:

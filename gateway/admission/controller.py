@@ -348,7 +348,7 @@ class AdmissionController:
         if self._backlog.queued:
             return None
         sound = self._pool.sound(group.books, now)
-        spot = self._balancer.pick(sound, ticket, lane, now, Scene(sound))
+        spot = self._balancer.pick(sound, ticket, lane, now, Scene(sound) if len(sound) > 1 else None)
         return None if isinstance(spot, Hold) else spot
 
     def _wait(self, ticket: Ticket, group: Group, lane: int, first: float | None, now: float) -> Rejection | None:
@@ -414,7 +414,7 @@ class AdmissionController:
         if not roomy:
             group.shut = Hold.FULL  # nobody's turn is spent on it
             return None
-        scene = Scene(sound, group.queue.depth)
+        scene = Scene(sound, group.queue.depth) if len(sound) > 1 else None
         found = group.queue.next(
             lambda entry, keenly: pick(roomy, entry.ticket, entry.lane, now, scene, entry, keenly=keenly)
         )
@@ -439,7 +439,7 @@ class AdmissionController:
         if ticket.shape.blocks:
             books.note_prompt(running, spot.matched)
         choice = Choice.FAILOVER if ticket.tried else spot.choice
-        books.choices[choice.value] += 1
+        books.choices[choice._value_] += 1  # `value` is a call
         permit = Permit(self._permits, ticket, books.name, now, running, choice)
         if self._watcher is not None:
             self._watcher.granted(permit, books.window.outputs)

@@ -75,6 +75,15 @@ class RetryBudget:
             self._fresh += 1.0
 
     @property
+    def recent(self) -> float:
+        """Arrivals, as of the last one."""
+        return self._retries + self._fresh
+
+    @property
     def exceeded(self) -> bool:
         """Whether retries are more than their share, and more than a few."""
-        return self._retries > max(A_FEW, self._budget * (self._retries + self._fresh))
+        return self.exceeds(self.recent)
+
+    def exceeds(self, arrivals: float) -> bool:
+        """The same of so many arrivals, which are counted elsewhere."""
+        return self._retries > max(A_FEW, self._budget * arrivals)

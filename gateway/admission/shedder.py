@@ -53,8 +53,8 @@ class Shedder:
     def attempt(self, ticket: Ticket, now: float) -> float | None:
         """Note an arrival; when its client asked first, as far as is known, where it did before."""
         again = now if ticket.attempt > 0 else None
-        self._failovers.arrive(retry=ticket.tried > 0, now=now)
         if ticket.tried:
+            self._failovers.arrive(retry=True, now=now)
             return again  # it came once
         first = self.ledger.arrive(ticket.fingerprint, now)
         if first is None:
@@ -64,7 +64,7 @@ class Shedder:
 
     def exhausted(self, ticket: Ticket) -> bool:
         """Whether it may not be tried on another backend: too many were, of late, over the whole gateway."""
-        return ticket.tried > 0 and self._failovers.exceeded
+        return ticket.tried > 0 and self._failovers.exceeds(self._budget.recent)
 
     def overloaded(self, group: Group, priority: Priority, lane: int, now: float) -> bool:
         """Whether much more has come to this lane of this priority than could be served, and for long."""
