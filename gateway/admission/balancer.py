@@ -192,14 +192,18 @@ class Balancer:
         return self._names
 
     def _draw(self, field: Field, ticket: Ticket) -> Draw | None:
-        """Where it is drawn to: where most of its prompt is cached, or where its session belongs."""
+        """Where it is drawn to: where most of its prompt is cached, or where its session belongs.
+
+        A prompt that is cached nowhere gains nothing by its session's home; but while others wait it waits for that,
+        and so leaves places to those who cost less.
+        """
         blocks, caches = ticket.shape.blocks, self._caches
         if blocks and self._by_prefix:
             trusted = field.everyone & ~caches.doubted
             depth, home = caches.longest(blocks, trusted)
             if depth and depth >= WORTH * len(blocks) and home != trusted:
                 return Draw(home, Choice.PREFIX, depth)
-        if ticket.session and self._by_session:
+        if ticket.session and (self._by_session or field.waiting):
             digests, pulls = self._names_of(field.sound).digests, [books.pull for books in field.sound]
             bit = field.sound[rendezvous(digest(ticket.session), digests, pulls)].cache.bit
             return Draw(bit, Choice.SESSION, caches.longest(blocks, bit)[0] if blocks else 0)

@@ -246,6 +246,17 @@ def test_of_those_who_must_be_read_the_one_goes_first_of_whom_most_is_cached() -
     assert order == [1, 2, 0]
 
 
+def test_a_new_session_waits_for_its_home_while_others_wait() -> None:
+    world, running = busy()
+    waiting = [world.queue(prompt(f"new {number}", session=str(number))) for number in range(12)]
+    for name in "ab":
+        world.settle(running[name].pop())
+    homes = {
+        world.permits[each.id].backend: world.permits[each.id].choice for each in waiting if each.id in world.permits
+    }
+    assert homes == {"a": Choice.SESSION, "b": Choice.SESSION}
+
+
 def test_one_of_whom_nobody_can_tell_is_not_passed_over() -> None:
     world, running = busy()
     first, second = world.queue(ticket()), world.queue(prompt("x"))
