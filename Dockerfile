@@ -19,8 +19,10 @@ ENV PATH=/opt/build/bin:$PATH \
 COPY deploy/docker/requirements.txt ./
 RUN uv venv --quiet /opt/gateway \
  && uv pip install --quiet --no-cache --compile-bytecode --no-deps --require-hashes -r requirements.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY gateway ./gateway
+# 1 compiles the hot modules, and takes a base with a C compiler: --build-arg BASE=python:3.13.9-trixie.
+ARG GATEWAY_COMPILE=0
 RUN uv pip install --quiet --no-cache --compile-bytecode --no-deps . \
  && uv pip check --quiet \
  && rm -f /opt/gateway/.lock  # uv's own, which anybody may write

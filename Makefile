@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test bench bench-control bench-fleet bench-topologies bench-load chaos fuzz soak test-clients test-vllm test-image check format config manifests lock docs clean
+.PHONY: help run demo test bench bench-control bench-fleet bench-topologies bench-load chaos fuzz soak test-clients test-vllm test-image test-compiled check format config manifests lock docs clean
 
 help: ## This list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,9 @@ test-vllm: $(VENV)/.dev ## The real vLLM on this machine's CPU, directly and thr
 
 test-image: $(VENV)/.dev ## The container image, built on Debian's Python and run (needs buildah, mmdebstrap and root)
 	$(BIN)/python -m pytest -m image tests/deploy
+
+test-compiled: $(VENV)/.dev ## The compiled form, built from this checkout, under the tests of acceptance (needs a C compiler, takes minutes)
+	$(BIN)/python -m pytest -m compiled tests/deploy/test_compiled.py
 
 chaos: $(VENV)/.dev ## Faults of every kind at once, thousands of requests, and an oracle (SEEDS=20)
 	$(BIN)/python -m tests.chaos.storm --seeds $(or $(SEEDS),20)

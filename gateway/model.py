@@ -2,6 +2,9 @@
 
 Plain values without behaviour of their own: no clock, no I/O. Times are seconds of one monotonic clock that the
 caller chooses; token counts are model tokens; sizes are bytes.
+
+What is made anew for each request is nobody's to change, though only its hash says so: a frozen dataclass calls a
+function for every field of every object.
 """
 
 from __future__ import annotations
@@ -12,18 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, unique
 from operator import sub
-from typing import Final, NamedTuple, Protocol, TypeVar, dataclass_transform
-
-_T = TypeVar("_T")
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def fixed(cls: type[_T]) -> type[_T]:
-    """A dataclass that nobody changes, which the type checker sees to.
-
-    For what is made anew for each request: a frozen one calls a function for every field of every object.
-    """
-    return dataclass(slots=True, unsafe_hash=True)(cls)
+from typing import Final, NamedTuple, Protocol
 
 
 class Word(Enum):
@@ -65,7 +57,7 @@ BLOCKS_MAX: Final = 1_024
 """Blocks of one prompt that are told apart; what follows the first 512 KiB of it counts for nobody's cache."""
 
 
-@fixed
+@dataclass(slots=True, unsafe_hash=True)
 class Shape:
     """What one request asks for, as far as its bytes tell; nothing here is estimated.
 
@@ -111,7 +103,7 @@ SLOWEST_WRITING: Final = 1.0
 _LONGEST: Final = 100_000  # output tokens: caps above are no forecast
 
 
-@fixed
+@dataclass(slots=True, unsafe_hash=True)
 class WorkEstimate:
     """Predicted work of one request, in tokens. ``cost`` weighs a prompt token a quarter of an output token."""
 
@@ -139,7 +131,7 @@ class Priority(IntEnum):
         return self.name.lower()
 
 
-@fixed
+@dataclass(slots=True, unsafe_hash=True)
 class Ticket:
     """One request as admission sees it. ``id`` is unique for the process and increases with arrival.
 
@@ -269,7 +261,7 @@ OF_KEY: Final = frozenset({Reason.KEY_REQUESTS, Reason.KEY_TOKENS, Reason.KEY_IN
 """The key's own bound is reached, however idle the backends are."""
 
 
-@fixed
+@dataclass(slots=True, unsafe_hash=True)
 class Rejection:
     """A refusal. ``retry_after``: seconds, jittered, within 1..60; ``should_retry`` None leaves it to the client."""
 
@@ -303,7 +295,7 @@ class Outcome(Word):
     INTERNAL_ERROR = "internal_error"  # the gateway's own fault
 
 
-@fixed
+@dataclass(slots=True, unsafe_hash=True)
 class Usage:
     """Token counts as the backend reported them."""
 

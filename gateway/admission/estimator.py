@@ -30,7 +30,7 @@ _MODELS_MAX: Final = 512
 _MEANS_MAX: Final = 8_192
 
 _SORTS: Final = ("letters", "signs", "dense", "wide")  # letters with white space; dense: digits, hex, base64
-_WEIGHTS: Final = (1.0, 1.9, 3.8, 1.0)  # their priors
+_WEIGHTS: Final[tuple[float, ...]] = (1.0, 1.9, 3.8, 1.0)  # their priors
 _LONG: Final = 512  # bytes from which a prompt tells the rates; a shorter one tells what the template adds
 _RATE_MIN: Final = 1 / 32  # tokens a byte; indented YAML has 1/7
 _RATE_MAX: Final = 2.0

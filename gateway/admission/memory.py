@@ -52,7 +52,8 @@ class BackendMemory:
         _check(f"backend {self.name}", limit=self.limit, token_limit=self.token_limit, seconds=seconds, cost=cost)
         start, pace = self.line or (None, None)
         _check(f"backend {self.name}", **bases, start=start, pace=pace, start_rate=self.start_rate)
-        if not self.limit >= 1.0 or 0.0 in (self.token_limit, *bases.values(), pace, self.start_rate):
+        known = [*bases.values(), self.token_limit, pace, self.start_rate]
+        if not self.limit >= 1.0 or 0.0 in known:
             raise ValueError(f"backend {self.name}: nothing is 0 of a backend, and its limit is at least 1")
 
 

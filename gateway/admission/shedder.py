@@ -17,12 +17,12 @@ from gateway.admission.retries import Ledger, RetryBudget
 from gateway.admission.window import HUGE_PROMPT
 from gateway.model import Priority, Reason, Rejection, Ticket
 
-NO_BACKEND_WAIT: Final = (5.0, 30.0)
+NO_BACKEND_WAIT: Final[tuple[float, float]] = (5.0, 30.0)
 REACH: Final = 4.0  # times the seconds that were seen of a queue: a forecast of it reaches no further
 JITTER: Final = 1.5
 START_SHARE: Final = 0.25  # of a TTFT objective, which the engine may take for the first token
 SERIAL_PATIENCE: Final = 120.0  # seconds that a long prompt may wait for the one that is being read, at most
-ROOM: Final = (1.1, 1.0, 0.5)  # of the bounds on what may wait, by priority
+ROOM: Final[tuple[float, ...]] = (1.1, 1.0, 0.5)  # of the bounds on what may wait, by priority
 SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own; two where it waits for the other's end
 
 

@@ -8,12 +8,15 @@ to read, where pickle takes nineteen either way.
 
 from __future__ import annotations
 
+import ast
 import marshal
+import sys
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from operator import attrgetter
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
 
@@ -58,6 +61,8 @@ def _conversions(kind: type[Any]) -> tuple[Convert, Convert]:
 
 def _of_dataclass(kind: type[Any]) -> tuple[Convert, Convert]:
     hints = get_type_hints(kind, localns={"array": _Arrays})
+    if type in hints.values():  # a compiled class tells no more of ``A | None``
+        hints = written(kind)
     names = [each.name for each in fields(kind) if each.init]
     convert = [(place, *found) for place, name in enumerate(names) if (found := _conversion(hints[name]))]
     values_of = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
@@ -76,6 +81,19 @@ def _of_dataclass(kind: type[Any]) -> tuple[Convert, Convert]:
         return kind(*values)
 
     return flat, build
+
+
+def written(kind: type[Any]) -> dict[str, Any]:
+    """The types of a dataclass's fields as its source has them."""
+    module = sys.modules[kind.__module__]
+    source = Path(str(module.__file__)).with_name(f"{kind.__module__.rpartition('.')[2]}.py").read_text()
+    classes = [each for each in ast.parse(source).body if isinstance(each, ast.ClassDef) and each.name == kind.__name__]
+    names = vars(module) | {"array": _Arrays}
+    return {
+        line.target.id: eval(ast.unparse(line.annotation), names)  # noqa: S307 - our own source
+        for line in classes[0].body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    }
 
 
 def _conversion(hint: Any) -> tuple[Convert, Convert] | None:

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import copyreg
 import logging
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from gateway.model import Backend
+from gateway.model import Backend, BackendTls
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.keys import Keys
+
+
+def _parts(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
+    """How a frozen dataclass is made again: once compiled it does not say so itself."""
+    return type(value), tuple(getattr(value, each.name) for each in fields(value))
+
+
+copyreg.pickle(Backend, _parts)
+copyreg.pickle(BackendTls, _parts)
 
 
 @dataclass(frozen=True, slots=True)

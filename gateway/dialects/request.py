@@ -52,6 +52,8 @@ _CAP_FIELDS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens"
 _TRUNCATE_FIELDS: Final = ("truncate_prompt_tokens", "truncate", "truncation")
 _WHOLE: Final = (None, False, "disabled", "NONE", "none")
 _NESTED: Final = ("parameters", "sampling_params", "options")  # TGI and MindIE, SGLang, Ollama
+_RARE: Final = frozenset({*_NESTED, *_TRUNCATE_FIELDS, "n", "best_of", "metadata", "safety_identifier"})
+"""What most requests have none of; looked for in one go, as each by itself takes longer than the rest of the shape."""
 _NESTED_CAPS: Final = ("max_new_tokens", "max_tokens", "num_predict")
 
 _LABELS: Final = frozenset({
@@ -104,6 +106,7 @@ def shape_of(
         meter.size = max(meter.size, len(body))
     exact = meter.token_ids > 0 and not meter.size and not meter.media
     model = route.model or name_of(document.get("model"))
+    plain = _RARE.isdisjoint(document)
     return Shape(
         route,
         model=model,
@@ -116,10 +119,10 @@ def shape_of(
         media_tokens=meter.media if exact else meter.media + meter.token_ids,
         messages=messages,
         max_output=cap_in(document),
-        choices=_choices(document, meter.prompts),
+        choices=min(meter.prompts, _CHOICES_MAX) if plain else _choices(document, meter.prompts),
         generates=generates,
-        user=_user(document),
-        truncates=_truncates(document),
+        user=name_of(document.get("user")) if plain else _user(document),
+        truncates=False if plain else _truncates(document),
         conversation=_conversation(document),
         blocks=hashed(f"{model}\0{document.get('cache_salt')}", meter.texts)
         if meter.texts and meter.prompts == 1
@@ -321,8 +324,7 @@ def _sample(text: str) -> bytes:
 def cap_in(document: dict[str, Any]) -> int | None:
     """The caller's cap on output tokens, wherever it stands; None where it set none."""
     for key in _CAP_FIELDS:
-        cap = count_of(document.get(key))
-        if cap is not None:
+        if key in document and (cap := count_of(document[key])) is not None:
             return cap
     for key in _NESTED:
         nested = document.get(key)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.proxy.http import ResponseHead
-from gateway.proxy.upstream import TurnedAway, Upstream
+from gateway.proxy.tls import TurnedAway
+from gateway.proxy.upstream import Upstream
 
 _LIMIT: Final = 8 * 1024 * 1024  # bytes; an engine's metrics are some 100 KB
 

@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Final
 
 from gateway.admission.quota import Standing
-from gateway.model import Reason, Rejection, fixed
+from gateway.model import Reason, Rejection
 
 Headers = Sequence[tuple[bytes, bytes]]
 Rates = Sequence[tuple[str, str]]
@@ -108,7 +108,7 @@ class ResponseHead:
         return self._first.get(name, b"").decode("latin-1")
 
 
-@fixed
+@dataclass(slots=True, unsafe_hash=True)
 class ClientTerms:
     """What the client's request settles about the answer it can take."""
 

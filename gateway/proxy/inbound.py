@@ -9,7 +9,7 @@ import math
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
@@ -19,7 +19,7 @@ from multidict import CIMultiDictProxy, MultiMapping
 from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
 from gateway.dialects.request import name_of
-from gateway.model import Access, Outcome, Priority, Record, Route, Shape, Timeline, fixed
+from gateway.model import Access, Outcome, Priority, Record, Route, Shape, Timeline
 from gateway.proxy.bodies import BodyMemory, Lease
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import CORS, ClientTerms, Rates, come_back, listed, own_reply
@@ -52,7 +52,7 @@ class Refused(Exception):  # noqa: N818 - not an error: one of the answers
         self.headers = headers
 
 
-@fixed
+@dataclass(slots=True, unsafe_hash=True)
 class Retries:
     """What the client says of its own patience: ``attempt`` 0 is a first one; ``read_timeout`` in seconds."""
 

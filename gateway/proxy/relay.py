@@ -26,7 +26,8 @@ from gateway.model import Progress, Shape, Timeline, Usage
 from gateway.proxy.bodies import Lease
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, Framing, Rates, ResponseHead, chunk, framing, response_head, switching_head
-from gateway.proxy.upstream import Connection, TurnedAway, Upstream
+from gateway.proxy.tls import TurnedAway
+from gateway.proxy.upstream import Connection, Upstream
 
 _log = logging.getLogger(__name__)
 

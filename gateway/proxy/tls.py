@@ -12,6 +12,10 @@ from gateway.model import BackendTls
 from gateway.proxy.config import ListenerTls, TlsConfig
 
 
+class TurnedAway(ConnectionError):  # noqa: N818 - says what happened
+    """The backend took the connection and closed it before TLS was up, as a full one of its kind does."""
+
+
 class ServerTls:
     """The listener's side. ``context`` is for the server; each handshake takes what is current.
 

@@ -22,7 +22,7 @@ import httptools
 from gateway.model import Backend
 from gateway.proxy.config import ProxyConfig, TlsConfig
 from gateway.proxy.http import ResponseHead
-from gateway.proxy.tls import client_context
+from gateway.proxy.tls import TurnedAway, client_context
 
 _COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
 _DOOR: Final = 2.0  # seconds in which a full engine closes a connection that it will not serve
@@ -32,10 +32,6 @@ _FIRST_FINAL_STATUS: Final = 200
 _HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head
 _SWITCHING: Final = 101
 _HEAD, _BODY, _DONE = "head", "body", "done"  # phases of an answer
-
-
-class TurnedAway(ConnectionError):  # noqa: N818 - says what happened
-    """The backend took the connection and closed it before TLS was up, as a full one of its kind does."""
 
 
 class Receiver(Protocol):

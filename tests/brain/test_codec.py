@@ -5,13 +5,13 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.brain.codec import Codec
+from gateway.brain.codec import Codec, _Arrays, written
 from gateway.brain.wire import Channel, Kind, heard
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
 from gateway.model import (
@@ -103,6 +103,14 @@ def test_what_is_not_known_how_to_write_is_said_when_the_program_starts() -> Non
 
     with pytest.raises(TypeError, match="dict"):
         Codec(Odd)
+
+
+@pytest.mark.parametrize("kind", [Ticket, Shape, WorkEstimate, Record, Timeline, Usage])
+def test_the_types_in_the_source_are_those_that_a_class_tells(kind: type) -> None:
+    """A compiled class does not tell of them all."""
+    hints = get_type_hints(kind, localns={"array": _Arrays})
+    found = written(kind)
+    assert {name: found[name] for name in hints} == hints
 
 
 def test_one_field_alone() -> None:

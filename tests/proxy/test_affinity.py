@@ -10,7 +10,8 @@ import pytest
 
 from gateway.model import Backend, Choice, Outcome, Reason, Ticket, Usage, Verdict
 from gateway.proxy.handler import CHOICE_HEADER
-from gateway.proxy.upstream import Connection, TurnedAway, Upstream
+from gateway.proxy.tls import TurnedAway
+from gateway.proxy.upstream import Connection, Upstream
 from tests.proxy.helpers import CHAT, House, Message, Peer, StartBackend, always, open_house, reply, request
 from tests.real.process import free_port
 

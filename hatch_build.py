@@ -1,0 +1,67 @@
+"""A wheel with its hot modules compiled, where ``GATEWAY_COMPILE=1`` asks for one; else it is pure Python.
+
+mypyc makes C of the modules as they are, with their own annotations, so both forms are one source. It takes a C
+compiler and a minute or two, and the wheel is then for one Python and one kind of machine.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+_ROOMS = {
+    "admission": "affinity backlog balancer breaker controller estimator flow limit pace pool queue retries session "
+    "shedder spot tokens window",
+    "dialects": "openai registry reply request sse usage",
+    "proxy": "bodies fit gate handler http inbound load relay trust turns upstream",
+    "telemetry": "access_log clients curve entry history ladder metrics rows series wear window",
+}
+HOT = ("gateway/model.py", *(f"gateway/{room}/{name}.py" for room, names in _ROOMS.items() for name in names.split()))
+"""What a request runs through. Not the listener: it inherits from aiohttp, which a compiled class cannot."""
+
+
+class CompiledHook(BuildHookInterface[Any]):
+    """Called by hatchling for each wheel."""
+
+    def dependencies(self) -> list[str]:
+        """What has to be there to build: mypy, and what the modules import."""
+        return ["mypy>=1.17", "setuptools>=75", *self.metadata.core.dependencies] if _wanted() else []
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, and add what came of it to the wheel. An editable installation stays pure: it is to be edited."""
+        if not _wanted() or version == "editable":
+            return
+        folder = tempfile.mkdtemp()
+        for library in compiled(Path(self.root), Path(folder)):
+            build_data["force_include"][str(library)] = str(library.relative_to(folder))
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True
+
+
+def _wanted() -> bool:
+    return os.environ.get("GATEWAY_COMPILE", "0") not in {"", "0"}
+
+
+def compiled(root: Path, folder: Path) -> list[Path]:
+    """The libraries of the hot modules, made in ``folder``."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+
+    shutil.copytree(root / "gateway", folder / "gateway", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        flags = ["--ignore-missing-imports", "--follow-imports=silent", f"--python-executable={sys.executable}"]
+        extensions = mypycify([*flags, *HOT], opt_level="2", debug_level="0", group_name="gateway")
+        distribution = Distribution({"name": "gateway", "ext_modules": extensions})
+        distribution.get_command_obj("build_ext").inplace = True
+        distribution.run_command("build_ext")
+    finally:
+        os.chdir(here)
+    return sorted(path for path in folder.rglob("*") if path.suffix in {".so", ".pyd"} and "build" not in path.parts)

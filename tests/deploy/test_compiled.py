@@ -1,0 +1,64 @@
+"""The compiled form: asked for by name only, of modules that there are; `make test-compiled` builds it and tries it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.deploy.helpers import ROOT
+
+
+def hook() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_module_that_is_compiled_is_there() -> None:
+    hot = hook().HOT
+    assert len(hot) == len(set(hot))
+    assert [name for name in hot if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize(("said", "wanted"), [(None, False), ("", False), ("0", False), ("1", True)])
+def test_it_is_compiled_only_where_that_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, said: str | None, wanted: bool
+) -> None:
+    monkeypatch.delenv("GATEWAY_COMPILE", raising=False)
+    if said is not None:
+        monkeypatch.setenv("GATEWAY_COMPILE", said)
+    assert hook()._wanted() is wanted
+
+
+@pytest.mark.compiled
+@pytest.mark.timeout(3600)
+def test_the_compiled_gateway_is_accepted_as_the_pure_one_is(tmp_path: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
+    environment = os.environ | {"GATEWAY_COMPILE": "1"}
+    subprocess.run([*pip, "--wheel-dir", str(tmp_path), str(ROOT)], check=True, env=environment)  # noqa: S603 - our own
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "none-any" not in wheel.name
+    place = tmp_path / "compiled"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(place)
+    for folder in ("tests", "config", "deploy", "docs"):
+        shutil.copytree(ROOT / folder, place / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", place)
+    where = [sys.executable, "-c", "import gateway.proxy.handler as handler; print(handler.__file__)"]
+    found = subprocess.run(where, cwd=place, check=True, capture_output=True, text=True)  # noqa: S603 - our own
+    assert Path(found.stdout.strip()).parent == place / "gateway" / "proxy"
+    assert Path(found.stdout.strip()).suffix != ".py"
+    # Not the tests of single rooms: they put stand-ins in the place of classes that take none once they are compiled.
+    tests = [sys.executable, "-m", "pytest", "-q", "-n", "2", "tests/acceptance"]
+    assert subprocess.run(tests, cwd=place, check=False).returncode == 0  # noqa: S603 - our own
