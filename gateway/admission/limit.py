@@ -355,7 +355,8 @@ class AdaptiveLimit:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
         stands = inf > window.standing >= max(1.0, _natural(window))
         self._stood = self._stood + 1 if stands else 0
-        if stands and not window.huge_ticks and (self._stood > RAMP or not window.reads):
+        excused = window.reads and self._stood <= RAMP and not _full(window)
+        if stands and not window.huge_ticks and not excused:
             reading.stand(window.standing, window.inflight)
 
     @staticmethod
