@@ -182,9 +182,10 @@ class ClientConnection(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         """Parse; a body that breaks the framing it announced is told to its reader, who would wait for the rest."""
         if self._linger is not None:
-            self._linger -= len(data)
+            before, self._linger = self._linger, self._linger - len(data)
             if self._linger < 0:
-                self.force_close()
+                if before >= 0:
+                    self._take_no_more()
                 return
         count = self._request_count
         waiter, self._waiter = self._waiter, None  # not to be woken before it is known by whom a request is served
@@ -352,6 +353,12 @@ class ClientConnection(web.RequestHandler):
     def linger(self) -> None:
         """The client was refused while it sends its body: read as much again at most, so that it gets to the answer."""
         self._linger = self._config.max_body
+
+    def _take_no_more(self) -> None:
+        """Close in a moment: what is not read makes it a reset, before which the client should get to its answer."""
+        if self.transport is not None:
+            self.transport.pause_reading()
+            asyncio.get_running_loop().call_later(_MOMENT, self.force_close)
 
     def end(self) -> None:
         """Close: at once where a request is running, else when the last answer has been taken."""
