@@ -30,6 +30,7 @@ from gateway.admission.window import LOW_MEMORY, TTFT_SPAN, Window
 
 ENOUGH_TOKENS: Final = 100  # a decision needs tokens, not only time
 ENOUGH_TTFT: Final = 10
+BINDS: Final = 0.75  # share of the limit in flight from which on it decides how many wait for their first token
 MEMORY: Final = 0.2  # weight of the last window in the slope of the pace
 ENOUGH_DROPS: Final = 3
 RAMP: Final = 2  # windows that a burst let in by a doubling may take to be read; longer, and it is a queue
@@ -355,7 +356,8 @@ class AdaptiveLimit:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
         stands = inf > window.standing >= max(1.0, _natural(window))
         self._stood = self._stood + 1 if stands else 0
-        excused = window.reads and self._stood <= RAMP and not _full(window)
+        idle = window.busy_sum < BINDS * self.value * window.ticks
+        excused = window.reads and self._stood <= RAMP and idle
         if stands and not window.huge_ticks and not excused:
             reading.stand(window.standing, window.inflight)
 

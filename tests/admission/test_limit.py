@@ -409,32 +409,32 @@ def _reader(law: Law, prompt: int, number: int = 0) -> None:
 def test_those_who_wait_for_a_long_prompt_to_be_read_do_not_stand(prompt: int, cut: bool) -> None:
     law = Law()
     _reader(law, prompt)
-    assert (law.see(0.04, standing=2, full=False) < 20.0) is cut
+    assert (law.see(0.04, standing=2, n=10) < 20.0) is cut
 
 
 def test_prompts_that_are_read_without_end_are_a_queue_all_the_same() -> None:
     law = Law()
     _reader(law, 20_000)
-    assert law.see(0.04, standing=2, full=False) > 20.0
-    grown = law.see(0.04, standing=2, full=False)
+    assert law.see(0.04, standing=2, n=10) > 20.0
+    grown = law.see(0.04, standing=2, n=10)
     assert grown > 20.0
-    assert law.see(0.04, standing=2, full=False) < grown
+    assert law.see(0.04, standing=2, n=10) < grown
 
 
-def test_nor_is_there_an_excuse_where_more_would_come() -> None:
+def test_nor_is_there_an_excuse_where_the_limit_decides_how_many_wait() -> None:
     law = Law()
     _reader(law, 20_000)
-    assert law.see(0.04, standing=2, full=True) < 20.0
+    assert law.see(0.04, standing=2, n=16) < 20.0
 
 
 def test_nor_do_those_who_wait_for_many_prompts_but_a_crowd_that_is_not_read_does() -> None:
     law = Law()
     _reader(law, 100)
-    assert law.see(0.04, standing=2, read=11_000.0, full=False) > 20.0
+    assert law.see(0.04, standing=2, read=11_000.0, n=10) > 20.0
     law = Law()
     for number in range(200):
         _reader(law, 100, number)
-    assert law.see(0.04, standing=2, starts=0, full=False) < 20.0
+    assert law.see(0.04, standing=2, starts=0, n=10) < 20.0
 
 
 def test_where_everything_stands_the_cut_is_as_deep_as_it_may_be() -> None:
