@@ -78,7 +78,7 @@ def _finds(kind: type[AdmissionController]) -> None:
         run_state_machine_as_test(
             Machine,
             settings=settings(
-                max_examples=20_000,  # it stops at the first it finds; most take a dozen, an order of priorities a thousand
+                max_examples=20_000,  # it stops at the first it finds; most take a dozen, wrong orders a thousand
                 stateful_step_count=40,
                 deadline=None,
                 database=None,
