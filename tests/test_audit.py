@@ -48,8 +48,8 @@ def test_it_looks_at_what_users_install_and_nothing_else() -> None:
 
 def test_S13_the_parser_is_one_that_refuses_a_bare_carriage_return() -> None:
     assert Version(audit.installed()["aiohttp"]) >= Version("3.14")
-    floors = [str(need.specifier) for need in audit._needs(audit.ROOT, ("",)) if need.name == "aiohttp"]
-    assert floors == [">=3.14"]
+    (taken,) = (need.specifier for need in audit._needs(audit.ROOT, ("",)) if need.name == "aiohttp")
+    assert "3.13.9" not in taken
 
 
 def test_an_audit_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
