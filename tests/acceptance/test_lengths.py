@@ -50,10 +50,10 @@ def ttft_p99(result: Result, since: float) -> float:
     return found
 
 
-def finish_long(port: int) -> float:
-    """Send a long prompt until it is answered, waiting as long as one is told to; the seconds it took."""
+def finish_long(port: int, number: int) -> float:
+    """Send a long prompt, which begins like no other, until it is answered, waiting as told to; the seconds it took."""
     began = time.monotonic()
-    message = {"role": "user", "content": "word " * LONG}
+    message = {"role": "user", "content": f"{number} " + "word " * LONG}
     while True:
         reply = exchange(port, request(PROFILE, max_tokens=50, messages=[message]))
         if reply.status == 200:
@@ -65,7 +65,7 @@ def finish_long(port: int) -> float:
 
 async def together(port: int, load: Load) -> tuple[Result, list[float]]:
     """Short requests, and long prompts that begin with them."""
-    longs = asyncio.gather(*(asyncio.to_thread(finish_long, port) for _ in range(LONGS)))
+    longs = asyncio.gather(*(asyncio.to_thread(finish_long, port, number) for number in range(LONGS)))
     return await load.run(), await longs
 
 
