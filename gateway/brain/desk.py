@@ -98,8 +98,15 @@ class Desks:
         desk = Desk(self, self._gate, self._estimator, self._ticket_ids, self._keys)
         self._desks.add(desk)
         self.nobody.clear()
-        self._told = None  # everybody is told again: a newcomer knows nothing
         return desk.channel
+
+    def greet(self, desk: Desk) -> None:
+        """Tell a worker that has come all that the others know.
+
+        Not before it speaks: what is said between its being seated and its connection reaches nobody.
+        """
+        desk.channel.send(Kind.SETUP, self._setup().dumps())
+        desk.channel.send(Kind.VIEW, ViewCodec.dumps(self._view()))
 
     def leave(self, desk: Desk) -> None:
         """A worker is gone."""
@@ -216,7 +223,7 @@ class Desk:
         for ticket, backend in held:
             self._held[ticket[0]] = self._gate.adopt(self._ticket(TICKETS.build(ticket)), backend)
         _log.debug("worker %d is here with %d requests", pid, len(held))
-        self._desks.tell()
+        self._desks.greet(self)
 
     def _offer(self, payload: memoryview) -> None:
         there = TICKETS.loads(payload)

@@ -101,6 +101,7 @@ class RemoteGate:
     async def _stay(self) -> None:
         tries = 0
         while True:
+            self._gone.clear()  # before: it may be lost as soon as it is there
             try:
                 _, channel = await asyncio.get_running_loop().create_unix_connection(self._channel_made, self._path)
             except OSError:
@@ -108,7 +109,6 @@ class RemoteGate:
                 tries += 1
                 continue
             tries = 0
-            self._gone.clear()
             self._channel = channel
             held = [(TICKETS.flat(permit.ticket), permit.backend) for permit in self._held.values()]
             channel.say(Kind.HELLO, os.getpid(), held)

@@ -18,6 +18,7 @@ from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
 from gateway.brain.view import View
+from gateway.brain.wire import Channel
 from gateway.model import Backend, Choice, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Charged, Gate, Quotas
@@ -96,6 +97,21 @@ async def permit(gate: RemoteGate, asked: Ticket | None = None) -> Permit:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "brain"
+
+
+async def test_a_worker_is_told_whatever_was_said_while_it_connected(path: Path) -> None:
+    """Else it would wait for that for ever, and never listen."""
+
+    class Hasty(Desks):
+        def _seat(self) -> Channel:
+            channel = super()._seat()
+            self.tell()
+            return channel
+
+    brain = Brain(path, fixed(2))
+    brain.desks = Hasty(path, brain.gate, brain.estimator, [brain], brain.setup, brain.view, brain.keys)
+    async with opened(brain), worker(path) as gate:
+        assert await permit(gate)
 
 
 async def test_two_workers_share_one_limit_and_one_queue(path: Path) -> None:
