@@ -187,7 +187,7 @@ class Handler:
         shape, wire = self._read(call, body)
         if call.record.route.access is not Access.ADMIT:
             return self._unadmitted(call, shape, wire)
-        ticket, wire = self._admissible(call, shape, wire)
+        ticket = self._admissible(call, shape, wire)
         if call.account is not None:
             return self._on_account(call.account, call, shape, wire, ticket)
         return self._send(exchange, shape, wire, ticket)
@@ -281,6 +281,7 @@ class Handler:
             async with self._condensing:  # one at a time: each holds the loop for some milliseconds at once
                 whole = await _condensed(body)
         shape, wire = self._read(call, body, whole)
+        del body, whole  # the wire lets go of it when it is sent
         if call.record.route.access is Access.ADMIT:
             return await self._admitted(call, shape, wire)
         return await self._unadmitted(call, shape, wire)
@@ -301,6 +302,7 @@ class Handler:
         return shape, wire
 
     async def _unadmitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
+        call.gist = b""
         if call.method == "GET" and call.record.path == MODELS and len(self._upstreams) > 1:
             return await self._models(call, shape, wire)
         return await self._bypass(call, shape, wire, self._live(shape.model or _described(call)))
@@ -334,23 +336,24 @@ class Handler:
 
     async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
         """Work for the engine: wait for a permit, hold it until the last byte."""
-        ticket, wire = self._admissible(call, shape, wire)
+        ticket = self._admissible(call, shape, wire)
         if call.account is None:
             return await self._served(call, shape, wire, ticket)
         return await self._on_account(call.account, call, shape, wire, ticket)
 
-    def _admissible(self, call: Call, shape: Shape, wire: Wire) -> tuple[Ticket, Wire]:
-        """The ticket of a request that may be let in, and the request as it then goes on."""
+    def _admissible(self, call: Call, shape: Shape, wire: Wire) -> Ticket:
+        """The ticket of a request that may be let in; ``wire`` is then as it goes on."""
         ticket = self._ticket(call, shape, wire.body)
         if small := self._fit.too_small(ticket, call.gist, self._gate.serving(shape.model)):
             ticket = replace(ticket, avoid=small)
         if self._config.inject_usage and shape.stream:
-            wire = self._asking_for_usage(call, wire)
+            self._ask_for_usage(call, wire)
+        call.gist = b""
         call.timeline.offered = self._clock()
         if self._config.load_header:
             call.rates = ((LOAD_HEADER, self._gate.load()),)
             wire.rates = call.rates
-        return ticket, wire
+        return ticket
 
     async def _on_account(self, account: Account, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
         """Within what the client's key allows; what it took is counted at the end."""
@@ -365,7 +368,8 @@ class Handler:
             lasting = shortage.wait > LONGEST_RETRY_AFTER
             return self._reject(call, Rejection(ticket, shortage.reason, shortage.wait, False if lasting else None))
         try:
-            return await self._served(call, shape, replace(wire, rates=call.rates), ticket)
+            wire.rates = call.rates
+            return await self._served(call, shape, wire, ticket)
         finally:
             record = call.record
             used = used_tokens(record.usage, reserved, call.timeline.output_events)
@@ -483,9 +487,10 @@ class Handler:
         length = len(body) if body or call.method in _WITH_BODY else None
         return Wire(call.terms, self._head(call, length), body, call.raw_id, lease=call.lease)
 
-    def _asking_for_usage(self, call: Call, wire: Wire) -> Wire:
+    def _ask_for_usage(self, call: Call, wire: Wire) -> None:
         body = ask_for_usage(call.record.route, wire.body, call.gist)
-        return wire if body is None else replace(self._wire(call, body), asks_usage=True)
+        if body is not None:  # in place: another ``Wire`` would leave this one's body with whoever waits for the answer
+            wire.body, wire.head, wire.asks_usage = body, self._head(call, len(body)), True
 
     def _head(
         self, call: Call, length: int | None, *, without: bytes = b"", upgrade: bool = False

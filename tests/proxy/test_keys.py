@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import logging
+import tracemalloc
 
 import pytest
 
@@ -223,6 +225,36 @@ async def test_keys_are_replaced_while_it_runs(backend: StartBackend) -> None:
         house.gateway.replace_keys(None)
         engine.script = always(reply())
         assert (await house.ask(chat())).status == 200
+
+
+@pytest.mark.parametrize("inject_usage", [False, True])
+@pytest.mark.parametrize("keyed", [False, True])
+async def test_a_body_that_was_sent_is_held_by_nobody(backend: StartBackend, keyed: bool, inject_usage: bool) -> None:
+    """Its memory is given back in the books when the answer begins, so it must be."""
+
+    async def script(peer: Peer, _message: Message) -> None:
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        await peer.until(b"go")
+        await peer.send(b"0\r\n\r\n")
+
+    size = 8 * 2**20
+    engine = await backend(script)
+    async with open_house(engine, keys=book() if keyed else None, inject_usage=inject_usage) as house:
+        client = await house.client()
+        tracemalloc.start()
+        try:
+            message = {"role": "user", "content": "a" * size}
+            body = json.dumps({"model": "m", "stream": True, "messages": [message]}).encode()
+            await client.send(chat(bearer(), body=body))
+            assert (await client.head()).status == 200
+            del body, message
+            engine.requests.clear()
+            house.controller.offered.clear()
+            gc.collect()
+            held = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert held < 1.5 * size, "the engine of this test has it once"
 
 
 async def test_a_key_that_is_taken_away_while_the_body_comes_is_refused(backend: StartBackend) -> None:
