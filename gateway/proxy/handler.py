@@ -281,7 +281,7 @@ class Handler:
             async with self._condensing:  # one at a time: each holds the loop for some milliseconds at once
                 whole = await _condensed(body)
         shape, wire = self._read(call, body, whole)
-        del body, whole  # the wire lets go of it when it is sent
+        body, whole = b"", None  # the wire lets go of it when it is sent; compiled, a frame takes no ``del``
         if call.record.route.access is Access.ADMIT:
             return await self._admitted(call, shape, wire)
         return await self._unadmitted(call, shape, wire)
