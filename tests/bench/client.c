@@ -224,8 +224,8 @@ int main(int argc, char **argv) {
     else
         rate = argc > 6 ? atof(argv[6]) : 0;
     char body[512];
-    int length = sprintf(body, "{\"model\":\"model\",\"stream\":%s,\"max_tokens\":%d,\"user\":\"%s%ld\",\"messages\":"
-                               "[{\"role\":\"user\",\"content\":\"hello hello hello hello hello hello hello hello "
+    int length = sprintf(body, "{\"model\":\"model\",\"stream\":%s,\"max_tokens\":%d,\"messages\":"
+                               "[{\"role\":\"user\",\"content\":\"%s%ld hello hello hello hello hello hello hello hello "
                                "hello hello hello hello hello hello hello hello hello hello hello hello\"}]}",
                          stream ? "true" : "false", stream ? 1000000 : 64, rate > 0 ? "delay=" : "gap=",
                          rate > 0 ? 50000L : gap);

@@ -2,10 +2,10 @@
  *
  *   engine PORT          prints "ready" when it listens
  *
- * A POST is answered whole, or as a stream of max_tokens chunks where the body says "stream":true. Its "user" field
- * paces it: "gap=US" between two chunks, "delay=US" before the first byte. A chunk is an event of about 200 bytes that
- * holds '@' and the nanoseconds of CLOCK_MONOTONIC at which it was sent, in 20 digits. Any GET is answered with 200.
- * Whoever leaves before the answer's end is told of on stdout: "left NANOSECONDS".
+ * A POST is answered whole, or as a stream of max_tokens chunks where the body says "stream":true. Its prompt paces
+ * it: "gap=US" between two chunks, "delay=US" before the first byte (sglang-router writes bodies anew: it drops other
+ * fields and says max_completion_tokens). A chunk is an event of about 200 bytes that holds '@' and the nanoseconds of
+ * CLOCK_MONOTONIC at which it was sent, in 20 digits. Any GET is answered with 200. Whoever leaves before the answer's end is told of on stdout: "left NANOSECONDS".
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -137,7 +137,7 @@ static void answer(int fd, const char *body) {
     int stream = strstr(body, "\"stream\":true") || strstr(body, "\"stream\": true");
     it->begun = 0;
     it->gap = field(body, "gap=", 0);
-    it->left = stream ? field(body, "max_tokens\":", 1) : -1;
+    it->left = stream ? field(body, "_tokens\":", 1) : -1;
     it->due = now() + (unsigned long long)delay * 1000;
     if (!delay)
         emit(fd);

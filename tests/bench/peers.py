@@ -39,7 +39,6 @@ SLOTS: Final = 5  # of the engine that is overloaded; with 50 ms an answer that 
 HOLD: Final = (0, 1_000, 5_000)  # streams that are open while memory is read
 LEAVES: Final = 10
 
-_MESSAGE: Final = {"role": "user", "content": "hello"}
 _REQUEST: Final = "POST /v1/chat/completions HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
 
 Figures = dict[str, float]
@@ -207,7 +206,8 @@ class Bench:
         return figures
 
     def _leave(self, stream: bool, pace: str) -> float | None:
-        asked = {"model": "model", "stream": stream, "max_tokens": 100, "user": pace, "messages": [_MESSAGE]}
+        message = {"role": "user", "content": f"{pace} hello"}
+        asked = {"model": "model", "stream": stream, "max_tokens": 100, "messages": [message]}
         body = json.dumps(asked, separators=(",", ":"))
         head = f"{_REQUEST}Content-Length: {len(body)}\r\n\r\n"
         with socket.create_connection(("127.0.0.1", self._port)) as sock:
