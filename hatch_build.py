@@ -48,18 +48,28 @@ def _wanted() -> bool:
     return os.environ.get("GATEWAY_COMPILE", "0") not in {"", "0"}
 
 
-def compiled(root: Path, folder: Path) -> list[Path]:
-    """The libraries of the hot modules, made in ``folder``."""
+def translated(root: Path, folder: Path) -> list[Any]:
+    """The hot modules as extensions in C, written to ``folder``, which the process is to be in. No compiler is run.
+
+    Raises:
+        SystemExit: a module is no source for mypyc.
+    """
     from mypyc.build import mypycify
-    from setuptools import Distribution
 
     shutil.copytree(root / "gateway", folder / "gateway", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    flags = ["--ignore-missing-imports", "--follow-imports=silent", f"--python-executable={sys.executable}"]
+    extensions: list[Any] = mypycify([*flags, *HOT], opt_level="2", debug_level="0", group_name="gateway")
+    return extensions
+
+
+def compiled(root: Path, folder: Path) -> list[Path]:
+    """The libraries of the hot modules, made in ``folder``."""
+    from setuptools import Distribution
+
     here = Path.cwd()
     os.chdir(folder)
     try:
-        flags = ["--ignore-missing-imports", "--follow-imports=silent", f"--python-executable={sys.executable}"]
-        extensions = mypycify([*flags, *HOT], opt_level="2", debug_level="0", group_name="gateway")
-        distribution = Distribution({"name": "gateway", "ext_modules": extensions})
+        distribution = Distribution({"name": "gateway", "ext_modules": translated(root, folder)})
         distribution.get_command_obj("build_ext").inplace = True
         distribution.run_command("build_ext")
     finally:

@@ -41,6 +41,22 @@ def test_it_is_compiled_only_where_that_is_asked_for(
     assert hook()._wanted() is wanted
 
 
+_TRANSLATE = """
+import runpy, sys
+from pathlib import Path
+found = runpy.run_path(sys.argv[1])["translated"](Path(sys.argv[1]).parent, Path.cwd())
+print(len(found))
+"""
+
+
+def test_every_module_that_is_compiled_is_a_source_for_mypyc(tmp_path: Path) -> None:
+    """Translated to C only, which needs no C compiler; what a mypyc of tomorrow refuses is seen here, too."""
+    translate = [sys.executable, "-c", _TRANSLATE, str(ROOT / "hatch_build.py")]
+    done = subprocess.run(translate, cwd=tmp_path, check=False, capture_output=True, text=True)  # noqa: S603 - our own
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout.split()[-1]) >= len(hook().HOT)
+
+
 @pytest.mark.compiled
 @pytest.mark.timeout(3600)
 def test_the_compiled_gateway_is_accepted_as_the_pure_one_is(tmp_path: Path) -> None:
