@@ -3,7 +3,7 @@
 python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios whose names contain one of NAME
     [--loads 1,2]                             at these loads only
     [--seeds 3]                               so many, instead of five
-    [--quick]                                 three seeds, and the oracle sought uphill on one of them
+    [--quick]                                 three seeds, and the oracle sought uphill on one
     [--law-only]                              no other laws, queues or limits in tokens
     [--full]                                  nine seeds, others' laws at every load, every queue: hours
 
@@ -35,7 +35,7 @@ def main() -> None:
     if given.law_only:
         effort = replace(effort, rival_loads=(), token_loads=(), queue_loads=())
     if given.seeds:
-        effort = replace(effort, seeds=tuple(range(20, 20 + given.seeds)))
+        effort = replace(effort, seeds=tuple(range(30, 30 + given.seeds)))
     rows = [row for row in ROWS if _wanted(row.name, given.names)]
     names = [name for name in NAMES if _wanted(name, given.names)]
     started, used = time.monotonic(), os.times()

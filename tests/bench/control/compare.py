@@ -25,14 +25,15 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is run. The oracle is sought on the first ``search`` of the seeds, others' laws run on ``rivals``.
+    """How much is run. The oracle's limit is found on the seeds ``sought`` and then used on ``seeds``, as the law is:
+    whoever sets a limit by hand swept it on one day, and has it on the next. Others' laws run on ``rivals`` of them.
 
     At ``thorough`` loads it is sought far and wide, elsewhere uphill from the best concurrency: below 1x no limit
     binds, and beyond 2x the hill is the same.
     """
 
-    seeds: tuple[int, ...] = (20, 21, 22, 23, 24)  # nothing was tuned on them
-    search: int = 2
+    seeds: tuple[int, ...] = (30, 31, 32, 33, 34)  # nothing was tuned on them
+    sought: tuple[int, ...] = (20, 21)
     thorough: tuple[float, ...] = (1.0, 2.0)
     rivals: int = 1
     rival_loads: tuple[float, ...] = (1.0, 2.0)
@@ -40,8 +41,8 @@ class Effort:
     queue_loads: tuple[float, ...] = (2.0,)
 
 
-QUICK = Effort((20, 21, 22), 1, (), 1, (2.0,), (2.0,), (2.0,))
-FULL = Effort(tuple(range(20, 29)), 3, LOADS, 3, (0.8, 1.0, 2.0, 5.0, 10.0), LOADS, (1.0, 2.0, 5.0))
+QUICK = Effort((30, 31, 32), (20,), (), 1, (2.0,), (2.0,), (2.0,))
+FULL = Effort(tuple(range(30, 39)), (20, 21, 22), LOADS, 3, (0.8, 1.0, 2.0, 5.0, 10.0), LOADS, (1.0, 2.0, 5.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,8 @@ class Side:
     tokens: int | None = None  # the token oracle's
     share_of_tokens: float | None = None
     figures: Figures = field(default_factory=dict)
-    shares: Mapping[bool, tuple[float, ...]] = field(default_factory=dict)  # {on the oracle's own seeds: each seed's}
-
-    @property
-    def spread(self) -> tuple[float, float] | None:
-        """The least and the most over seeds."""
-        each = [share for shares in self.shares.values() for share in shares]
-        return (min(each), max(each)) if each else None
+    shares: tuple[float, ...] = ()  # each seed's
+    own: tuple[float, ...] = ()  # the same on the seeds that the oracle's limit was the best of all tried for
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,21 +118,23 @@ class _Sides:
 
     def compare(self, config: AdmissionConfig, start: int, tokens: int | None, *, near: bool = False) -> Side:
         """``near``: ``start`` is the best limit of a like case."""
-        seeds = self.effort.seeds
-        few = seeds[: self.effort.search if self.thorough else 1]
+        few = self.effort.sought
         reach = 2 if self.thorough and not near else 1
         limit = best_static(self.make, with_limit, config, start, few, reach=reach)
-        oracle = {seed: _goodput(with_limit(self.make(seed), limit, config)) for seed in seeds}
-        runs = {seed: gateway(self.make(seed), config=config) for seed in seeds}
-        each = {seed: _goodput(run) / oracle[seed] if oracle[seed] else 1.0 for seed, run in runs.items()}
-        shares = {own: tuple(each[seed] for seed in seeds if (seed in few) is own) for own in (True, False)}
+        runs = {seed: gateway(self.make(seed), config=config) for seed in self.effort.seeds}
+        own = {seed: gateway(self.make(seed), config=config) for seed in few}
+        shares, on_own = (self._shares(some, limit, config) for some in (runs, own))
         figures = [_figures(self.make(seed), run) for seed, run in runs.items()]
         of_tokens = best_tokens = None
         if tokens is not None:
             best_tokens = best_static(self.make, with_tokens, config, tokens, few[:1], most=10_000_000)
-            by_tokens = {seed: _goodput(with_tokens(self.make(seed), best_tokens, config)) for seed in seeds}
+            by_tokens = {seed: _goodput(with_tokens(self.make(seed), best_tokens, config)) for seed in runs}
             of_tokens = _share(runs, by_tokens)
-        return Side(limit, median(each.values()), best_tokens, of_tokens, medians(figures), shares)
+        return Side(limit, median(shares), best_tokens, of_tokens, medians(figures), shares, on_own)
+
+    def _shares(self, runs: Mapping[int, Result], limit: int, config: AdmissionConfig) -> tuple[float, ...]:
+        best = {seed: _goodput(with_limit(self.make(seed), limit, config)) for seed in runs}
+        return tuple(_ratio(_goodput(run), best[seed]) for seed, run in runs.items())
 
     def bound(self, config: AdmissionConfig, limit: int) -> float:
         """Of the first seed; the runs of a row differ in it by less than the oracle's do."""
@@ -181,7 +179,11 @@ def _goodput(result: Result) -> float:
 
 
 def _share(runs: Mapping[int, Result], oracle: Mapping[int, float]) -> float:
-    return median(_goodput(runs[seed]) / best if best else 1.0 for seed, best in oracle.items())
+    return median(_ratio(_goodput(runs[seed]), best) for seed, best in oracle.items())
+
+
+def _ratio(goodput: float, best: float) -> float:
+    return goodput / best if best else 1.0
 
 
 def medians(figures: list[Figures]) -> Figures:

@@ -11,9 +11,9 @@ from gateway.simulator.setup import Setup
 from tests.sim.scenario import FOLDER, load
 
 NAMES = (
-    "burst_5s", "load_steps", "engine_degrades", "blip_60s", "cold_start_10x", "restart_full_load", "crash_full_load",
-    "started_late", "two_backends_one_slow", "three_replicas", "hog", "ignore_retry_after", "own_queue_limit",
-    "refuses_inside", "stale_hints", "kv_bound_hints_2x", "everything_long",
+    "burst_5s", "burst_5s_documents", "load_steps", "engine_degrades", "blip_60s", "cold_start_10x",
+    "restart_full_load", "crash_full_load", "started_late", "two_backends_one_slow", "three_replicas", "hog",
+    "ignore_retry_after", "own_queue_limit", "refuses_inside", "stale_hints", "kv_bound_hints_2x", "everything_long",
 )  # fmt: skip
 
 

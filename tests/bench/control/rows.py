@@ -126,7 +126,7 @@ ROWS = (
     Row("mindie", "bimodal", MINDIE_910B, CHATS_AND_DOCUMENTS, _BOTH, 200.0, 60.0),
     Row("c550", "asr", C550_ASR, (Kind("asr"),), Objectives(4.0, 4.0, 0.35), 60.0, 20.0, 10.0),
     Row("c550", "asr-whole", C550_ASR, (Kind("asr"),), Objectives(4.0, 4.0, 0.35), 60.0, 20.0, 10.0, 0.0),
-    Row("310p", "sharegpt", DUO_310P, CHATS, Objectives(20.0, 60.0, 0.8), 1500.0, 500.0, 600.0),
+    Row("310p", "sharegpt", DUO_310P, CHATS, Objectives(20.0, 60.0, 0.8), 3000.0, 500.0, 600.0),
     Row("kv8b", "history", KV_BOUND, (Kind("sharegpt-history"),), Objectives(2.0, 4.0, 0.06), 200.0, 50.0),
     Row("a100", "azure-chat", LLAMA3_8B_A100_NO_FLAG, (Kind("conversation"),), Objectives(2.0, 6.0, 0.08), 100.0, 40.0),
     Row(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from statistics import fmean
 
+from tests.bench.control import targets
 from tests.bench.control.compare import Cell, Side
 
 NONE = "-"
@@ -20,7 +22,7 @@ def everything(cells: Sequence[Cell], scenarios: Sequence[Cell]) -> Iterator[str
     yield from _rivals(cells)
     yield from _queues(cells)
     yield from _scenarios(scenarios)
-    yield from _bounds(cells)
+    yield from _table("What is asked", ["what", "asked", "have", "where", "holds"], targets.table(cells, scenarios))
     if cells:
         yield ""
         yield verdict(cells)
@@ -59,6 +61,10 @@ def _number(value: float | None, digits: int = 2) -> str:
     return NONE if value is None or math.isnan(value) else f"{value:.{digits}f}"
 
 
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values):.2f}-{max(values):.2f}" if values else NONE
+
+
 def _by_row(cells: Sequence[Cell]) -> dict[str, dict[float, Cell]]:
     rows: dict[str, dict[float, Cell]] = {}
     for cell in cells:
@@ -83,7 +89,7 @@ def _shares(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 def _limits_of_knowledge(cells: Sequence[Cell]) -> Iterator[str]:
-    """What nobody can beat, and how much of the oracle is that its limit was chosen on the seeds it is judged by."""
+    """What nobody can beat, and how much of an oracle would be that its limit was chosen on what it is judged by."""
     loads = sorted({cell.load for cell in cells})
     yield from _table(
         "What nobody can beat, whatever he knows: share of the best static request limit, told",
@@ -94,15 +100,15 @@ def _limits_of_knowledge(cells: Sequence[Cell]) -> Iterator[str]:
         ),
     )
     for told in ("told", "untold"):
-        own, other = (
-            [share for cell in cells for share in _side(cell, told).shares.get(kind, ())] for kind in (True, False)
-        )
+        own, other = ([share for cell in cells for share in shares(_side(cell, told))] for shares in (_OWN, _OTHER))
         if own and other:
             yield (
-                f"\n{told}: mean share {fmean(own):.3f} on the seeds that the oracle's limit was sought on,"
-                f" {fmean(other):.3f} on others"
+                f"\n{told}: mean share {fmean(other):.3f} on seeds that the oracle's limit was not sought on,"
+                f" {fmean(own):.3f} on those that it was"
             )
 
+
+_OWN, _OTHER = attrgetter("own"), attrgetter("shares")
 
 _SERVICE = (
     ("goodput/s", "goodput", 2),
@@ -123,12 +129,13 @@ _SERVICE = (
 
 
 def _service(cells: Sequence[Cell], title: str, side: Callable[[Cell], Side]) -> Iterator[str]:
-    head = ["engine/mix/load", "share", "seeds", "oracle", *(name for name, _, _ in _SERVICE)]
+    head = ["engine/mix/load", "share", "seeds", "sought on", "oracle", *(name for name, _, _ in _SERVICE)]
     lines = [
         [
             cell.label,
             _number(side(cell).share),
-            "-".join(map(_number, side(cell).spread or ())) or NONE,
+            _span(side(cell).shares),
+            _number(fmean(side(cell).own) if side(cell).own else None),
             str(side(cell).limit),
             *(_number(side(cell).figures.get(key), digits) for _, key, digits in _SERVICE),
         ]
@@ -186,25 +193,3 @@ def _scenarios(cells: Sequence[Cell]) -> Iterator[str]:
         for group in sorted(groups):
             told, untold = (side.figures.get(f"{group}.in_objective") for side in (cell.told, cell.untold))
             yield f"\n{cell.label}: {group} in objective {_number(told)} told, {_number(untold)} untold"
-
-
-def _bounds(cells: Sequence[Cell]) -> Iterator[str]:
-    """What is asked of every row besides its share."""
-
-    def worst(name: str, key: str, among: Callable[[float], bool], digits: int = 3) -> str:
-        found = [
-            (side.figures[key], cell.label)
-            for cell in cells
-            for side in (cell.told, cell.untold)
-            if among(cell.load) and key in side.figures
-        ]
-        value, label = max(found, default=(math.nan, NONE))
-        return f"- {name}: {_number(value, digits)} ({label})"
-
-    if cells:
-        yield "\n### The most of each\n"
-        yield worst("shed below 0.8x", "shed", lambda load: load < 0.8)
-        yield worst("shed at 1x", "shed", lambda load: load == 1.0)
-        yield worst("limit CV from 1x on", "limit_cv", lambda load: load >= 1.0)
-        yield worst("amplification from 2x on", "amplification", lambda load: load >= 2.0)
-        yield worst("preempted from 1x on", "preempted", lambda load: load >= 1.0)

@@ -14,6 +14,7 @@ from tests.bench.control.events import NAMES, instants, seeded
 from tests.bench.control.rows import ROWS
 from tests.bench.control.search import Capacity, Climb
 from tests.bench.control.tables import everything, verdict
+from tests.bench.control.targets import table
 
 
 @pytest.mark.parametrize("start", [1, 40, 100, 1000])
@@ -51,7 +52,7 @@ def test_the_last_line_names_the_worst_of_each_kind() -> None:
 
 def test_a_cell_runs_through_to_the_tables() -> None:
     row = replace(next(row for row in ROWS if row.name == "c550/asr"), horizon=30.0, measure_from=10.0)
-    few = Effort(seeds=(20,), search=1, thorough=(), rival_loads=(), token_loads=(), queue_loads=(2.0,))
+    few = Effort(seeds=(30,), sought=(20,), thorough=(), rival_loads=(), token_loads=(), queue_loads=(2.0,))
     cell = compare(row, 2.0, Capacity(1090.0, 64, 27.0), few)
     assert 0.5 < cell.told.share < 1.5
     assert cell.queues["no gateway"] < 0.5
@@ -62,6 +63,25 @@ def test_a_cell_runs_through_to_the_tables() -> None:
     pattern = r"control: with objectives 1x nan 2x\+ \d\.\d\d; without 1x nan 2x\+ \d\.\d\d; worst c550/asr/2x"
     assert re.fullmatch(pattern, lines[-1])
     assert "\nhog: others in objective 0.80 told, - untold" in lines
+
+
+def test_what_is_asked_is_held_against_the_worst_of_each_kind() -> None:
+    cells = [
+        _cell("kv8b/history", 2.0, 1.2, 0.97),
+        _cell("910b/azure-code", 2.0, 0.96, 0.99),
+        _cell("910b/sharegpt", 2.0, 0.996, 1.2),
+        _cell("910b/sharegpt", 5.0, 1.1, 0.95),
+    ]
+    steps = {f"settled_{at}": seconds for at, seconds in ((60, 8.0), (120, 4.0), (150, 11.0))}
+    both = Side(8, 1.0, figures=steps), Side(8, 1.0, figures=steps | {"settled_150": 3.0})
+    rows = {what: row for what, *row in table(cells, [Cell("load_steps", 0.0, *both)])}
+    assert rows == {
+        "share, told, 2x+": [">= 1.00", "1.00", "910b/sharegpt/2x", "yes"],
+        "share, told, 2x+, KV-bound": [">= 1.15", "1.20", "kv8b/history/2x", "yes"],
+        "share, told, 2x+, long prompts": [">= 0.97", "0.96", "910b/azure-code/2x", "no"],
+        "share, untold, 2x+": [">= 0.96", "0.95", "910b/sharegpt/5x", "no"],
+        "settled after a load step, s": ["<= 10.00", "11.00", "load_steps, told, 150 s", "no"],
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
