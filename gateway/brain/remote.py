@@ -202,6 +202,10 @@ class RemoteGate:
         reason, retry_after, should_retry = refusal
         return Rejection(ticket, Reason(reason), retry_after, should_retry)
 
+    def charge_now(self, account: Account, tokens: int) -> None:
+        """``charge``: what another process counts is always waited for."""
+        del account, tokens
+
     async def charge(self, account: Account, ticket: Ticket) -> tuple[Shortage | None, Sequence[Standing]]:
         """Begin a request of a key's holder, or say why not; and how the rates of the key stand.
 

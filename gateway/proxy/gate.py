@@ -78,6 +78,9 @@ class Admission(Protocol):
     async def knock(self, ticket: Ticket) -> Rejection | None:
         """As ``Gate.knock``."""
 
+    def charge_now(self, account: Account, tokens: int) -> Charged | None:
+        """As ``Gate.charge_now``."""
+
     async def charge(self, account: Account, ticket: Ticket) -> Charged:
         """As ``Gate.charge``.
 

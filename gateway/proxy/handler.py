@@ -31,7 +31,7 @@ from gateway.proxy.bodies import BodyMemory
 from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
-from gateway.proxy.gate import Admission, Entered
+from gateway.proxy.gate import Admission, Charged, Entered
 from gateway.proxy.http import come_back, rate_headers, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, Request, too_large
 from gateway.proxy.keys import KeyBook, unknown_key
@@ -40,7 +40,7 @@ from gateway.proxy.load import HEADER as LOAD_HEADER
 from gateway.proxy.relay import BUSY, FAILURES, End, Relay, Wire
 from gateway.proxy.trust import Trust
 from gateway.proxy.turns import Turns
-from gateway.proxy.upstream import Upstream
+from gateway.proxy.upstream import Connection, Upstream
 
 _log = logging.getLogger(__name__)
 
@@ -103,12 +103,12 @@ class Handler:
     async def __call__(self, request: Request) -> Written:
         """Serve one request; returns when its answer is written."""
         call = self._open(request)
-        return await self._see_through(call, self._serve_in_turn(call))
+        return await self._see_through(call, self._serve_in_turn(call)) or CLOSE  # nothing is handed over here
 
     def begin(self, request: Request) -> None:
         """Serve a request whose body is here, inside the calls that bring it and its answer.
 
-        A task is made where something else has to be waited for: a place, a connection, the count of a key. The
+        A task is made while something else has to be waited for: a place, a connection, the count of a key. The
         client's connection has the ``exchange`` until it hears of ``written``, perhaps before this returns.
         """
         exchange = Exchange(self._open(request))
@@ -145,9 +145,10 @@ class Handler:
         self.idle.clear()
         return call
 
-    async def _see_through(self, call: Call, rest: Coroutine[None, None, Written]) -> Written:
+    async def _see_through(self, call: Call, rest: Coroutine[None, None, Written | None]) -> Written | None:
+        over = True
         try:
-            return await rest
+            written = await rest
         except Refused as refused:
             return self._refuse(call, refused)
         except (asyncio.CancelledError, ConnectionError):
@@ -155,8 +156,12 @@ class Handler:
             raise
         except Exception:  # noqa: BLE001 - logged, and the client gets an answer, whatever the fault is
             return self._fail(call)
+        else:
+            over = written is not None
+            return written
         finally:
-            self._over(call)
+            if over:
+                self._over(call)
 
     def _note_gone(self, call: Call) -> None:
         ended = call.record.status == HTTPStatus.SWITCHING_PROTOCOLS and not self.cutting
@@ -169,11 +174,16 @@ class Handler:
             self.idle.set()
         if call.lease is not None:
             call.lease.end()
+        if call.reserved is not None and call.account is not None:
+            record = call.record
+            used = used_tokens(record.usage, call.reserved, call.timeline.output_events)
+            refused = not record.attempts or record.outcome in _NOT_SERVED
+            self._gate.refund(call.account, call.reserved, used, refused=refused)
         self._tell(call)
 
     # -- without a task ----------------------------------------------------------------------------------------------
 
-    def _advance(self, exchange: Exchange) -> Coroutine[None, None, Written] | None:
+    def _advance(self, exchange: Exchange) -> Rest | None:
         """Go as far as nothing has to be waited for but the backend's answer; else what is left to do."""
         call = exchange.call
         self._identify(call)
@@ -189,30 +199,46 @@ class Handler:
             return self._unadmitted(call, shape, wire)
         ticket = self._admissible(call, shape, wire)
         if call.account is not None:
-            return self._on_account(call.account, call, shape, wire, ticket)
+            charged = self._gate.charge_now(call.account, ticket.work.tokens)
+            if charged is None:
+                return self._on_account(call.account, call, shape, wire, ticket)
+            if rejection := _charge(call, wire, ticket, charged):
+                return self._turn_away(exchange, rejection)
         return self._send(exchange, shape, wire, ticket)
 
-    def _send(
-        self, exchange: Exchange, shape: Shape, wire: Wire, ticket: Ticket
-    ) -> Coroutine[None, None, Written] | None:
+    def _turn_away(self, exchange: Exchange, rejection: Rejection) -> Rest | None:
+        if not self._refusals.taken():
+            return self._reject_later(exchange.call, rejection)
+        self._close(exchange, self._reject(exchange.call, rejection))
+        return None
+
+    def _send(self, exchange: Exchange, shape: Shape, wire: Wire, ticket: Ticket) -> Rest | None:
         call = exchange.call
         entered = self._gate.ask(ticket)
         if isinstance(entered, Rejection):
-            if not self._refusals.taken():
-                return self._reject_later(call, entered)
-            self._close(exchange, self._reject(call, entered))
-            return None
+            return self._turn_away(exchange, entered)
         if not isinstance(entered, Permit):
             return self._served(call, shape, wire, ticket, entered)
+        relay = self._begin(call, shape, wire, entered)
         upstream = self._upstreams.get(entered.backend)
-        connection = None if upstream is None else upstream.pooled()
+        connection = None if upstream is None else relay.pooled(upstream)
         if upstream is None or connection is None:
-            return self._served(call, shape, wire, ticket, entered)
-        exchange.permit = entered
-        exchange.relay = relay = self._begin(call, shape, wire, entered)
-        exchange.left = (shape, wire, ticket)
-        relay.begin(upstream, connection, partial(self._ended, exchange))
+            return self._served(call, shape, wire, ticket, entered, relay)
+        exchange.relay, exchange.permit, exchange.left = relay, entered, (shape, wire, ticket)
+        self._hand_over(exchange, relay, entered, upstream, connection)
         return None
+
+    def _hand_over(
+        self, exchange: Exchange, relay: Relay, permit: Permit, upstream: Upstream, connection: Connection
+    ) -> None:
+        """From here on the calls of the two connections are all that is needed."""
+        try:
+            relay.begin(upstream, connection, partial(self._ended, exchange))
+        except Exception:
+            exchange.permit = None
+            relay.close()
+            self._give_back(exchange.call, relay, permit, Outcome.INTERNAL_ERROR)
+            raise
 
     def _ended(self, exchange: Exchange, end: End) -> None:
         """The backend has answered, or will not."""
@@ -229,7 +255,7 @@ class Handler:
             self._give_back(call, relay, permit, decide(end, relay))
             if relay.unread:
                 ticket = _elsewhere(ticket, permit.backend, relay)
-                self._follow(exchange, self._served(call, shape, wire, ticket, attempts=1, end=end))
+                self._follow(exchange, self._served(call, shape, wire, ticket, end=end))
                 return
             written = _finished(relay, end)
         except Refused as refused:
@@ -242,22 +268,24 @@ class Handler:
         self._over(exchange.call)
         exchange.call.connection.written(written)
 
-    def _follow(self, exchange: Exchange, rest: Coroutine[None, None, Written]) -> None:
+    def _follow(self, exchange: Exchange, rest: Rest) -> None:
         exchange.task = asyncio.get_running_loop().create_task(self._in_task(exchange.call, rest))
 
-    async def _in_task(self, call: Call, rest: Coroutine[None, None, Written]) -> None:
+    async def _in_task(self, call: Call, rest: Rest) -> None:
+        written: Written | None
         try:
             written = await self._see_through(call, rest)
         except ConnectionError:
             written = CLOSE
-        call.connection.written(written)
+        if written is not None:
+            call.connection.written(written)
 
     # -- step by step ------------------------------------------------------------------------------------------------
 
-    async def _serve_in_turn(self, call: Call) -> Written:
+    async def _serve_in_turn(self, call: Call) -> Written | None:
         return await (self._serve(call) if self._arrivals.taken() else self._serve_later(call))
 
-    async def _serve_later(self, call: Call) -> Written:
+    async def _serve_later(self, call: Call) -> Written | None:
         await self._arrivals.wait()
         return await self._serve(call)
 
@@ -265,7 +293,7 @@ class Handler:
         await self._refusals.wait()
         return self._reject(call, rejection)
 
-    async def _serve(self, call: Call) -> Written:
+    async def _serve(self, call: Call) -> Written | None:
         self._identify(call)
         if rejection := self._refuse_unread(call) or await self._refuse_held_back(call):
             return self._reject(call, rejection)
@@ -273,7 +301,7 @@ class Handler:
             return await self._websocket(call)
         return await self._proceed(call, await call.read_body(self._config, self._memory))
 
-    async def _proceed(self, call: Call, body: bytes) -> Written:
+    async def _proceed(self, call: Call, body: bytes) -> Written | None:
         """Go on once the body is here."""
         call.timeline.read = self._clock()
         whole = None
@@ -307,7 +335,7 @@ class Handler:
             return await self._models(call, shape, wire)
         return await self._bypass(call, shape, wire, self._live(shape.model or _described(call)))
 
-    async def _websocket(self, call: Call) -> Written:
+    async def _websocket(self, call: Call) -> Written | None:
         """A session: it holds a permit for as long as it is open, and is refused before the upgrade."""
         shape = Shape(call.record.route, model=call.queried_model, session=True)
         _hold_to_models(call, shape)
@@ -334,7 +362,7 @@ class Handler:
             return await self._gate.knock(self._ticket(call, Shape(call.record.route, prompt_bytes=call.length), b""))
         return None
 
-    async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written:
+    async def _admitted(self, call: Call, shape: Shape, wire: Wire) -> Written | None:
         """Work for the engine: wait for a permit, hold it until the last byte."""
         ticket = self._admissible(call, shape, wire)
         if call.account is None:
@@ -355,26 +383,18 @@ class Handler:
             wire.rates = call.rates
         return ticket
 
-    async def _on_account(self, account: Account, call: Call, shape: Shape, wire: Wire, ticket: Ticket) -> Written:
+    async def _on_account(
+        self, account: Account, call: Call, shape: Shape, wire: Wire, ticket: Ticket
+    ) -> Written | None:
         """Within what the client's key allows; what it took is counted at the end."""
-        reserved = ticket.work.tokens
         try:
             self._keys.check(account)
-            shortage, standings = await self._gate.charge(account, ticket)
+            charged = await self._gate.charge(account, ticket)
         except Revoked:
             raise unknown_key() from None
-        call.rates = (*call.rates, *rate_headers(standings))
-        if shortage is not None:
-            lasting = shortage.wait > LONGEST_RETRY_AFTER
-            return self._reject(call, Rejection(ticket, shortage.reason, shortage.wait, False if lasting else None))
-        try:
-            wire.rates = call.rates
-            return await self._served(call, shape, wire, ticket)
-        finally:
-            record = call.record
-            used = used_tokens(record.usage, reserved, call.timeline.output_events)
-            refused = not record.attempts or record.outcome in _NOT_SERVED
-            self._gate.refund(account, reserved, used, refused=refused)
+        if rejection := _charge(call, wire, ticket, charged):
+            return self._reject(call, rejection)
+        return await self._served(call, shape, wire, ticket)
 
     async def _served(
         self,
@@ -385,15 +405,14 @@ class Handler:
         entered: Entered | None = None,
         relay: Relay | None = None,
         *,
-        attempts: int = 0,
         end: End = End.CONNECT_FAILED,
-    ) -> Written:
+    ) -> Written | None:
         """Wait for a permit and for the answer; at another backend where one cannot be reached, or took nothing.
 
-        Where it was begun already: ``entered`` and ``relay`` are of the attempt at hand, ``attempts`` were made
-        before it, and ``end`` is what became of the last.
+        Where it was begun already, ``entered`` and ``relay`` are of the attempt at hand, and ``end`` is what became of
+        the last. None: an exchange that was begun goes on without this.
         """
-        for _ in range(attempts, self._config.connect_attempts):
+        for _ in range(ticket.tried, self._config.connect_attempts):
             if entered is None:
                 entered = self._gate.ask(ticket)
             verdict = entered if isinstance(entered, (Permit, Rejection)) else await entered
@@ -407,7 +426,10 @@ class Handler:
                     await self._refusals.wait()
                 return self._reject(call, verdict)
             relay = relay or self._begin(call, shape, wire, verdict)
-            end = await self._permitted(call, relay, verdict)
+            ended = await self._permitted(call, relay, verdict, (shape, wire, ticket))
+            if ended is None:
+                return None
+            end = ended
             if end is not End.CONNECT_FAILED and not relay.unread:
                 return _finished(relay, end)
             ticket = _elsewhere(ticket, verdict.backend, relay)
@@ -421,16 +443,29 @@ class Handler:
             wire.rates = (*call.rates, (CHOICE_HEADER, f"{permit.backend}; {permit.choice.value}"))
         return self._relay(call, shape, wire, permit)
 
-    async def _permitted(self, call: Call, relay: Relay, permit: Permit) -> End:
+    async def _permitted(
+        self, call: Call, relay: Relay, permit: Permit, left: tuple[Shape, Wire, Ticket]
+    ) -> End | None:
+        """The end of an attempt; None: it goes on without a task, for its client is there and its backend reached."""
         outcome = Outcome.CLIENT_GONE  # what it is where the task is cancelled
+        reached = False
+        upstream = self._upstreams[permit.backend]
         try:
-            end = await relay.run(self._upstreams[permit.backend])
+            connection = await relay.reach(upstream)
+            exchange = call.connection.exchange  # None: it has a task of aiohttp's, or the client has left meanwhile
+            if exchange is not None and not isinstance(connection, End):
+                reached = True
+                exchange.relay, exchange.permit, exchange.left, exchange.task = relay, permit, left, None
+                self._hand_over(exchange, relay, permit, upstream, connection)
+                return None
+            end = await relay.run(upstream, connection)
             outcome = decide(end, relay)
         except Exception:
             outcome = Outcome.INTERNAL_ERROR
             raise
         finally:
-            self._give_back(call, relay, permit, outcome)
+            if not reached:
+                self._give_back(call, relay, permit, outcome)
         return end
 
     def _give_back(self, call: Call, relay: Relay, permit: Permit, outcome: Outcome) -> None:
@@ -444,7 +479,7 @@ class Handler:
             relay = self._relay(call, shape, wire, None)
             outcome = Outcome.CLIENT_GONE
             try:
-                end = await relay.run(upstream)
+                end = await relay.run(upstream, await relay.reach(upstream))
                 outcome = decide(end, relay)
             finally:
                 call.note(relay, upstream.backend.name, outcome)
@@ -579,6 +614,10 @@ class Handler:
                 _log.exception("%s stumbled over a record", type(observer).__name__)
 
 
+Rest = Coroutine[None, None, Written | None]
+"""What is left to do of a request, and has to be waited for. None: the exchange goes on by itself."""
+
+
 class Exchange:
     """A request that was begun without a task, until its answer is written or its client lost."""
 
@@ -656,6 +695,17 @@ def _failure(end: End) -> Refused:
         return Refused(status, code, message, _ENDS[end], come_back(wait, status))
     hint = ("x-should-retry", "false") if end is End.SILENT else ("Retry-After", "1")
     return Refused(status, code, message, _ENDS[end], (hint,))
+
+
+def _charge(call: Call, wire: Wire, ticket: Ticket, charged: Charged) -> Rejection | None:
+    """Take what the key's count said: the refusal, if it is one. What is taken is given back in ``Handler._over``."""
+    shortage, standings = charged
+    call.rates = wire.rates = (*call.rates, *rate_headers(standings))
+    if shortage is not None:
+        lasting = shortage.wait > LONGEST_RETRY_AFTER
+        return Rejection(ticket, shortage.reason, shortage.wait, False if lasting else None)
+    call.reserved = ticket.work.tokens
+    return None
 
 
 def _hold_to_models(call: Call, shape: Shape) -> None:

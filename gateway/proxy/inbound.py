@@ -118,6 +118,7 @@ class Call:
         self.connection = cast("ClientConnection", request.protocol)
         self.dialect: Dialect
         self.account: Account | None = None  # of its API key, where keys are asked for
+        self.reserved: int | None = None  # tokens of that account which are to be given back, or made what was used
         self.rates: Rates = ()  # how the account stands, and how full the gateway is, for the answer
         self.method = request.method
         self.target = _origin_form(request.raw_path)

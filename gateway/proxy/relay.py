@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, unique
+from functools import partial
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -97,6 +98,14 @@ class ClientSide(Protocol):
 class Relay:
     """One exchange. Afterwards ``status`` is what the client got (0: nothing yet), ``fault`` and ``usage`` are read."""
 
+    # Of so many attributes a dict would be 1.3 KiB.
+    __slots__ = (
+        "_client", "_comments", "_config", "_connection", "_dialect", "_filter", "_framing", "_heart", "_held",
+        "_last_byte", "_limit", "_output_due", "_patience", "_paused_at", "_progress", "_reader", "_shape", "_streamed",
+        "_timeline", "_told", "_tunnel", "_wire", "attempts", "bytes_out", "cut", "error", "keep_alive", "rest",
+        "session", "status", "unread",
+    )  # fmt: skip
+
     def __init__(
         self,
         client: ClientSide,
@@ -145,22 +154,45 @@ class Relay:
 
     # -- the handler's side -----------------------------------------------------------------------------------------
 
-    async def run(self, upstream: Upstream) -> End:
-        """Send the request to ``upstream`` and relay its answer; cancelling closes the backend's connection.
+    def pooled(self, upstream: Upstream) -> Connection | None:
+        """An idle connection for the first attempt, which is then one."""
+        connection = upstream.pooled()
+        if connection is not None:
+            self.attempts += 1
+        return connection
 
-        On a fresh connection where it was begun before, on one that was stale.
-        """
-        self._client.relay = self
+    async def reach(self, upstream: Upstream) -> Connection | End:
+        """A connection for the next attempt, or why there is none. Where one was stale it is a fresh one."""
+        connection = None if self.attempts else self.pooled(upstream)
+        if connection is not None:
+            return connection
+        self.attempts += 1
         try:
-            end = await self._exchange(upstream, None if self.attempts else upstream.pooled())
-            return await self._exchange(upstream, None) if end is End.STALE else end
+            return await upstream.connect()
+        except TurnedAway as error:
+            self.error, self.unread = str(error), True
+            return End.TURNED_AWAY
+        except OSError as error:
+            self.error = f"no connection to the backend: {str(error) or type(error).__name__}"
+            return End.NO_DESCRIPTORS if error.errno in _OUT_OF_DESCRIPTORS else End.CONNECT_FAILED
+
+    async def run(self, upstream: Upstream, reached: Connection | End) -> End:
+        """Send the request and relay the answer, with what ``reach`` gave; cancelling closes the connection."""
+        try:
+            while not isinstance(reached, End):
+                ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+                self.begin(upstream, reached, partial(_tell, ended))
+                end = await ended
+                if end is not End.STALE:
+                    return end
+                reached = await self.reach(upstream)
+            return reached
         finally:
             self.close()
 
     def begin(self, upstream: Upstream, connection: Connection, told: Callable[[End], None]) -> None:
-        """The same on a ``connection`` that is there, without a wait: ``told`` hears how it ended, then ``close``."""
+        """The same without a wait: ``told`` hears how it ended; then call ``close``."""
         self._client.relay = self
-        self.attempts += 1
         self._send(upstream, connection, told)
 
     def close(self) -> None:
@@ -169,20 +201,6 @@ class Relay:
         self._stop_heart()
         self._count_pause()
         self.client_lost()
-
-    async def _exchange(self, upstream: Upstream, connection: Connection | None) -> End:
-        self.attempts += 1
-        try:
-            connection = connection or await upstream.connect()
-        except TurnedAway as error:
-            self.error, self.unread = str(error), True
-            return End.TURNED_AWAY
-        except OSError as error:
-            self.error = f"no connection to the backend: {str(error) or type(error).__name__}"
-            return End.NO_DESCRIPTORS if error.errno in _OUT_OF_DESCRIPTORS else End.CONNECT_FAILED
-        ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-        self._send(upstream, connection, lambda end: None if ended.done() else ended.set_result(end))
-        return await ended
 
     def _send(self, upstream: Upstream, connection: Connection, told: Callable[[End], None]) -> None:
         self._told = told
@@ -504,6 +522,11 @@ FAILURES: Final = {
     End.IDLE: ("Nobody said anything for too long.", HTTPStatus.REQUEST_TIMEOUT, "idle"),
     End.SILENT: ("The backend sent nothing for too long.", HTTPStatus.GATEWAY_TIMEOUT, "gateway_timeout"),
 }
+
+
+def _tell(ended: asyncio.Future[End], end: End) -> None:
+    if not ended.done():
+        ended.set_result(end)
 
 
 def _seconds(retry_after: str) -> float:
