@@ -10,9 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-import aiohttp
-
 from gateway import __version__
+from gateway.model import Backend, BackendTls
+from gateway.proxy.config import ProxyConfig
+from gateway.proxy.fetch import Unanswered, fetch
+from gateway.proxy.http import request_head
+from gateway.proxy.upstream import Upstream
 from gateway.settings import Settings, variable
 
 _log = logging.getLogger("gateway")
@@ -38,16 +41,15 @@ def curl(url: str, model: str, *, keys: bool = False) -> str:
 
 async def first_model(url: str) -> str | None:
     """A model that the engines behind the gateway at ``url`` serve; None where none of them says so."""
+    itself = Upstream(Backend("gateway", reachable(url), tls=BackendTls(verify=False)), ProxyConfig())
+    head = request_head(b"GET /v1/models HTTP/1.1", (), host=itself.host, request_id=b"gateway-start", close=True)
     try:
-        async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(_PATIENCE)) as session,
-            session.get(
-                f"{reachable(url)}/v1/models", ssl=False, headers={"X-Request-Id": "gateway-start"}
-            ) as response,
-        ):
-            return str((await response.json(content_type=None))["data"][0]["id"])
-    except (aiohttp.ClientError, TimeoutError, ValueError, LookupError, TypeError):
+        answer = await fetch(itself, head, _PATIENCE)
+        return str(json.loads(answer.body)["data"][0]["id"])
+    except (OSError, Unanswered, ValueError, LookupError, TypeError):
         return None
+    finally:
+        itself.close()
 
 
 def where(version: str, clients: str, admin: str, engines: Sequence[str], *, keys: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Final
 
-from aiohttp import ClientError, ClientSession, ClientTimeout
+import aiohttp
 
 from gateway.discovery.base import url
 
@@ -50,7 +50,7 @@ class Census:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        async with ClientSession(timeout=ClientTimeout(total=_LONGEST), trust_env=False) as session:
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_LONGEST), trust_env=False) as session:
             while True:
                 try:
                     await self._look(session)
@@ -58,7 +58,7 @@ class Census:
                     _log.exception("counting the gateways that share the engines failed")
                 await asyncio.sleep(_EVERY)
 
-    async def _look(self, session: ClientSession) -> None:
+    async def _look(self, session: aiohttp.ClientSession) -> None:
         found: frozenset[str] = frozenset().union(*await asyncio.gather(*map(self._addresses, self._places)))
         ready = await asyncio.gather(*(_ready(session, each) for each in found))
         answers = dict(zip(found, ready, strict=True))
@@ -82,9 +82,9 @@ class Census:
         return self._known[place]
 
 
-async def _ready(session: ClientSession, place: str) -> bool:
+async def _ready(session: aiohttp.ClientSession, place: str) -> bool:
     try:
         async with session.get(f"{place}/readyz", ssl=False) as answer:  # an address has no name to be checked
             return answer.status == HTTPStatus.OK
-    except (ClientError, TimeoutError):
+    except (aiohttp.ClientError, TimeoutError):
         return False

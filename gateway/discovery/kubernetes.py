@@ -25,7 +25,8 @@ from gateway.discovery.base import Found, url
 _log = logging.getLogger(__name__)
 
 _ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_PATIENCE: Final = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=360.0)  # a watch is cut by itself
+_CONNECT: Final = 10.0  # seconds
+_SILENCE: Final = 360.0  # seconds; a watch is cut by itself
 _WATCHED: Final = 300  # seconds after which a watch is to end by itself
 _AGAIN: Final = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before the next try; the last for ever
 _LINE: Final = 4 << 20  # bytes of one event: a slice has at most a thousand endpoints
@@ -69,7 +70,9 @@ class EndpointSlices:
         tries = 0
         context = await asyncio.to_thread(self._context)
         async with aiohttp.ClientSession(
-            timeout=_PATIENCE, connector=aiohttp.TCPConnector(ssl=context), read_bufsize=_LINE
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=_SILENCE),
+            connector=aiohttp.TCPConnector(ssl=context),
+            read_bufsize=_LINE,
         ) as session:
             while True:
                 try:

@@ -15,9 +15,10 @@ from email.utils import formatdate
 from typing import Any, Final, Self, cast
 
 import orjson
-from aiohttp import StreamReader, web
+from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.http import RawRequestMessage
+from aiohttp.streams import StreamReader
 
 from gateway.emulator import intake, pooled, replies
 from gateway.emulator.driver import Driver

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Final, Protocol, cast
 
-from aiohttp import HttpVersion, StreamReader, web
+from aiohttp import web
+from aiohttp.http import HttpVersion
+from aiohttp.streams import StreamReader
 from multidict import CIMultiDictProxy, MultiMapping
 
 from gateway.admission.quota import Account

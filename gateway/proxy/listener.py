@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
-from aiohttp import StreamReader, web
+from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.streams import StreamReader
 from multidict import MultiMapping
 
 from gateway.dialects.errors import error_json

@@ -119,6 +119,7 @@ def until_ready(port: int, path: str) -> None:
 def started(launch: Launch, port: int, folder: Path) -> Iterator[tuple[int, float]]:
     """(process id, seconds until it was ready) of a target."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith("GATEWAY_")}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # translated before, as pip installs it
     with (folder / "output.log").open("w") as output:
         began = time.monotonic()
         options = {"env": environment | dict(launch.environment), "stdout": output, "stderr": output, "cwd": ROOT}
