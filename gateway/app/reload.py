@@ -66,7 +66,6 @@ class Reloader:
         self._share = share
         self._tell = tell
         self._admin = admin
-        self._keys: Keys | None = None
         self._given = loaded.settings.backends  # as the settings had them when they were last read
         self._lock = asyncio.Lock()
         self._watched = (
@@ -118,7 +117,7 @@ class Reloader:
 
     def _put_keys(self, keys: Keys | None) -> bool:
         """Put keys in effect; whether they are others than before."""
-        known, self._keys = self._keys, keys
+        known = self._gateway.keys
         self._gateway.replace_keys(keys)
         return known != keys
 

@@ -7,7 +7,8 @@ from datetime import datetime
 from math import floor
 from typing import Any, Final
 
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -20,7 +21,8 @@ _BLOCKS: Final = ("█", "░")
 _PLAIN_BLOCKS: Final = ("#", ".")
 _SPARK: Final = 20  # characters, of three seconds each
 _GRAIN: Final = 3
-_METER: Final = 14
+_METER: Final = 14  # characters at most
+_LEAST: Final = 4
 _FIXED: Final = 12  # lines beside the rows of backends and lanes, the one of the cursor included
 _FEWEST: Final = 2  # backends that are shown however little room there is
 
@@ -137,7 +139,7 @@ class TopView:
             out = sum(each["health"] not in {"up", "unknown"} for each in left)
             yield Text(f"{len(left)} more, {out} of them out", style="dim")
 
-    def _backend(self, backend: Mapping[str, Any]) -> Iterator[Text | str]:
+    def _backend(self, backend: Mapping[str, Any]) -> Iterator[Text | str | _Meter]:
         word, style = _HEALTH.get(backend["health"], (backend["health"], ""))
         limit, running = floor(backend["limit"]), backend["running"]
         if backend["hung"]:
@@ -155,9 +157,8 @@ class TopView:
         yield Text(_percent(kv), style="bold yellow" if kv is not None and kv > 0.95 else "")  # noqa: PLR2004 - full
         yield "-" if engine["waiting"] is None else f"{engine['waiting']:.0f}"
 
-    def _meter(self, ratio: float) -> str:
-        full = round(min(1.0, ratio) * _METER)
-        return self._full * full + self._empty * (_METER - full)
+    def _meter(self, ratio: float, style: str = "") -> _Meter:
+        return _Meter(ratio, self._full, self._empty, style)
 
     def _lanes(self, status: Mapping[str, Any]) -> Table:
         table = _table("LANE", "WAITING", "OLDEST / MAX", "", f"WAIT P50 {self._dot} P99")
@@ -168,7 +169,7 @@ class TopView:
                 f"{lane['name']} ({bound})",
                 str(lane["depth"]),
                 f"{_seconds(lane['oldest_wait_seconds'])} / {_seconds(lane['max_wait_seconds'])}",
-                Text(self._meter(ratio), style="yellow" if ratio > 0.8 else ""),  # noqa: PLR2004 - nearly out of time
+                self._meter(ratio, "yellow" if ratio > 0.8 else ""),  # noqa: PLR2004 - nearly out of time
                 self._pair(lane["recent_wait_seconds"]),
             )
         return table
@@ -205,8 +206,27 @@ _NOTHING: Final[Mapping[str, float | None]] = {"p50": None, "p99": None}
 def _table(*names: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim", width=WIDTH)
     for index, name in enumerate(names):
-        table.add_column(name, justify="left" if not index or not name or name == "HEALTH" else "right", no_wrap=True)
+        left = not index or not name or name == "HEALTH"
+        table.add_column(name, justify="left" if left else "right", no_wrap=bool(name))  # a meter gives way first
     return table
+
+
+class _Meter:
+    """A bar as wide as there is room for."""
+
+    def __init__(self, ratio: float, full: str, empty: str, style: str) -> None:
+        self._ratio = min(1.0, ratio)
+        self._full = full
+        self._empty = empty
+        self._style = style
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(_LEAST, _METER)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(_METER, options.max_width)
+        full = round(self._ratio * width)
+        yield Text(self._full * full + self._empty * (width - full), style=self._style, no_wrap=True)
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -208,6 +208,11 @@ class Gateway:
         upstream.close()
         _log.info("backend %s has left", name)
 
+    @property
+    def keys(self) -> Keys | None:
+        """The API keys in effect; None: none needed."""
+        return self.front.keys.given
+
     def replace_keys(self, keys: Keys | None) -> None:
         """Go on with other API keys, from the next request on."""
         self.front.keys.replace(keys)

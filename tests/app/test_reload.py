@@ -83,6 +83,17 @@ async def test_keys_are_rotated_by_their_file_alone(tmp_path: Path, caplog: pyte
         assert SECOND not in caplog.text
 
 
+@pytest.mark.parametrize("in_file", [False, True])
+async def test_keys_that_are_the_same_are_not_told_to_have_changed(tmp_path: Path, in_file: bool) -> None:
+    given = {"api_keys_file": keys(tmp_path, KEY)} if in_file else {"api_keys": hashed(KEY)}
+    async with engine() as backend, House(tmp_path, backends=backend.url, **given).open() as house:
+        assert await house.admin("PUT", "/reload") == (200, {"changed": [], "needs_restart": []})
+        if in_file:
+            keys(tmp_path, SECOND)
+            told = {"changed": ["GATEWAY_API_KEYS_FILE"], "needs_restart": []}
+            assert await house.admin("PUT", "/reload") == (200, told)
+
+
 async def test_a_file_of_keys_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.app.reload._LOOK", 0.01)
     async with (

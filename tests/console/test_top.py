@@ -83,6 +83,20 @@ def test_it_fits_whatever_there_is_to_show(count: int, height: int) -> None:
     assert len(lines) <= max(height, 15)
 
 
+@pytest.mark.parametrize("health", ["up", "unknown", "half_open"])
+@pytest.mark.parametrize("name", ["gpu1", "127.0.0.1:48621", "a-backend-with-a-rather-long-name"])
+@pytest.mark.parametrize("limit_min", [1, None])
+def test_no_title_and_no_figure_is_cut(health: str, name: str, limit_min: int | None) -> None:
+    full = backend_state(name, health=health, limit=512.0, running=256, pace=0.9, limit_min=limit_min)
+    for text in (drawn(status=status(gateway_state(full))), drawn(status=status(gateway_state(full)), width=200)):
+        title = line(text, "BACKEND")
+        assert re.split(" {2,}", title) == ["BACKEND", "HEALTH", "RUNNING / LIMIT", "PACE / TARGET", "KV", "QUEUE"]
+        row = line(text, name[:4])
+        assert re.search(r"256 / 512( pinned)? +(█+)(░+) +900ms / 60ms +42% +0$", row)
+        meter = re.findall("[█░]+", row)[0]
+        assert meter.count("█") == round(len(meter) / 2), "half of it, however wide it is"
+
+
 def test_backends_without_room_are_counted() -> None:
     many = [backend_state(f"gpu{number}", health="down" if number > 17 else "up") for number in range(20)]
     text = drawn(status=status(gateway_state(*many)), height=24)
