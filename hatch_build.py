@@ -18,6 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 _ROOMS = {
     "admission": "affinity backlog balancer breaker controller estimator flow limit pace pool queue retries session "
     "shedder spot tokens window",
+    "brain": "codec desk remote wire words",
     "dialects": "openai registry reply request sse usage",
     "proxy": "bodies fit gate handler http inbound load relay trust turns upstream",
     "telemetry": "access_log clients curve entry history ladder metrics rows series wear window",

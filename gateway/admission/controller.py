@@ -100,6 +100,12 @@ class AdmissionController:
         return self._dispatch(now, verdicts)
 
     def settle(self, permit: Permit, outcome: Outcome, usage: Usage | None, now: float) -> list[Verdict]:
+        """``release`` and ``learn``."""
+        verdicts = self.release(permit, outcome, usage, now)
+        self.learn(permit, outcome, usage)
+        return verdicts
+
+    def release(self, permit: Permit, outcome: Outcome, usage: Usage | None, now: float) -> list[Verdict]:
         """Take a permit back, exactly once, with what became of it.
 
         Raises:
@@ -108,9 +114,12 @@ class AdmissionController:
         self._pool.leave(permit.backend, permit.id, outcome, usage, now)
         if self._watcher is not None:
             self._watcher.settled(permit, outcome, self._pool.by_name[permit.backend].window.outputs, now)
+        return self._reopen(now)
+
+    def learn(self, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+        """Take what a request was for later estimates: nobody waits for that."""
         if outcome is Outcome.COMPLETED and usage is not None and self._estimator is not None:
             self._estimator.learn(permit.ticket.shape, usage, permit.ticket.client)
-        return self._reopen(now)
 
     def adopt(self, ticket: Ticket, backend: str, now: float) -> Permit:
         """Take a request that runs already into the books.

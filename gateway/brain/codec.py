@@ -12,10 +12,9 @@ import ast
 import marshal
 import sys
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -33,7 +32,7 @@ class Codec(Generic[T]):
     """
 
     def __init__(self, kind: type[T]) -> None:
-        self.flat, self.build = _conversions(kind)
+        self.flat, self.build = _of_dataclass(kind)
 
     def dumps(self, value: T) -> bytes:
         """As bytes."""
@@ -48,39 +47,41 @@ class Codec(Generic[T]):
         return self.build(marshal.loads(data))  # type: ignore[no-any-return] # noqa: S302 - said by a process of ours
 
 
-def _conversions(kind: type[Any]) -> tuple[Convert, Convert]:
-    """(to a plain value, back) for one type."""
-    if issubclass(kind, Enum):
-        return attrgetter("value"), kind
-    if issubclass(kind, array):
-        return _bytes_of, _array_of
-    if is_dataclass(kind):
-        return _of_dataclass(kind)
-    raise TypeError(f"no codec for {kind.__name__}")
-
-
 def _of_dataclass(kind: type[Any]) -> tuple[Convert, Convert]:
+    """(to plain values, back), each written out for this class: a loop over its fields takes three times as long."""
     hints = get_type_hints(kind, localns={"array": _Arrays})
     if type in hints.values():  # a compiled class tells no more of ``A | None``
         hints = written(kind)
     names = [each.name for each in fields(kind) if each.init]
-    convert = [(place, *found) for place, name in enumerate(names) if (found := _conversion(hints[name]))]
-    values_of = attrgetter(*names) if len(names) > 1 else lambda value: (getattr(value, names[0]),)
+    scope: dict[str, Any] = {"kind": kind, "array_of": _array_of}
+    ways = [_ways(hints[name], f"value.{name}", f"v{place}", scope) for place, name in enumerate(names)]
+    downs, ups = "".join(f"{down}, " for down, _ in ways), ", ".join(up for _, up in ways)
+    variables = "".join(f"v{place}, " for place in range(len(names)))
+    source = f"def flat(value):\n return ({downs})\ndef build(values):\n {variables}= values\n return kind({ups})\n"
+    exec(source, scope)  # noqa: S102 - made of the names in our own source
+    return scope["flat"], scope["build"]
 
-    def flat(value: Any) -> Sequence[Any]:
-        values = list(values_of(value))
-        for place, down, _ in convert:
-            if values[place] is not None:
-                values[place] = down(values[place])
-        return values
 
-    def build(values: list[Any]) -> Any:
-        for place, _, up in convert:
-            if values[place] is not None:
-                values[place] = up(values[place])
-        return kind(*values)
-
-    return flat, build
+def _ways(hint: Any, field: str, variable: str, scope: dict[str, Any]) -> tuple[str, str]:
+    """Expressions: what travels of a field, and the field from what travelled; what they name goes into ``scope``."""
+    if optional := get_origin(hint) is UnionType or type(None) in get_args(hint):
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+    kind = get_origin(hint) or hint
+    if kind in _PLAIN:
+        return field, variable
+    if issubclass(kind, Enum):
+        scope[f"{variable}_of"] = {each.value: each for each in kind}
+        down, up = f"{field}._value_", f"{variable}_of[{variable}]"  # `value` and a call of the class are slow
+    elif issubclass(kind, array):
+        down, up = f"{field}.tobytes()", f"array_of({variable})"
+    elif is_dataclass(kind):
+        scope[f"{variable}_flat"], scope[f"{variable}_build"] = _of_dataclass(hint)
+        down, up = f"{variable}_flat({field})", f"{variable}_build({variable})"
+    else:
+        raise TypeError(f"no codec for {kind.__name__}")
+    if optional:
+        down, up = (f"None if {each} is None else {way}" for each, way in ((field, down), (variable, up)))
+    return down, up
 
 
 def written(kind: type[Any]) -> dict[str, Any]:
@@ -96,14 +97,6 @@ def written(kind: type[Any]) -> dict[str, Any]:
     }
 
 
-def _conversion(hint: Any) -> tuple[Convert, Convert] | None:
-    """How a field of this type travels; None: as it is."""
-    if get_origin(hint) is UnionType or type(None) in get_args(hint):
-        (hint,) = (each for each in get_args(hint) if each is not NoneType)
-    kind = get_origin(hint) or hint
-    return None if kind in _PLAIN else _conversions(kind)
-
-
 class _Arrays:
     """``array[int]`` where Python 3.11 evaluates it."""
 
@@ -112,16 +105,10 @@ class _Arrays:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
     if isinstance(value, tuple):
         return tuple(_plain(each) for each in value)
     kind = next((kind for kind in (bool, int, float, str) if isinstance(value, kind)), None)
     return value if kind is None else kind(value)
-
-
-def _bytes_of(values: array[int]) -> bytes:
-    return values.tobytes()
 
 
 def _array_of(data: bytes) -> array[int]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account, KeyTerms
 from gateway.brain.setup import Setup
 from gateway.brain.view import View, ViewCodec
-from gateway.brain.wire import Channel, Kind, heard
+from gateway.brain.wire import Channel, Kind, heard, listen
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
 from gateway.model import Observer, Outcome, Permit, Record, Rejection, Ticket, Verdict
 from gateway.proxy.gate import Charged, Gate
@@ -27,6 +28,8 @@ from gateway.proxy.keys import KeyBook
 _log = logging.getLogger(__name__)
 
 _UNCLAIMED: Final = 10_000  # requests of a worker whose records may be missing
+_RECORDS_AT_ONCE: Final = 4  # that are passed on before questions are looked for again
+_RECORDS_MOST: Final = 1_000  # of one worker that may wait for that
 _LOOK: Final = 0.25  # seconds between two looks at whether workers must be told anything new
 
 
@@ -77,7 +80,7 @@ class Desks:
             OSError: the socket cannot be made.
         """
         self._path.unlink(missing_ok=True)  # of the brain before this one
-        self._server = await asyncio.get_running_loop().create_unix_server(self._seat, self._path)
+        self._server = await listen(self._path, self._seat)
         self._look()
 
     def stop(self) -> None:
@@ -179,6 +182,9 @@ class Desk:
         self._waiting: dict[int, int] = {}  # id there -> id here
         self._held: dict[int, Permit] = {}  # by the id there
         self._ended: dict[int, int] = {}  # id there -> id here, until its record comes
+        self._outputs: list[bytes] = []  # not looked at yet
+        self._records: deque[bytes] = deque()  # the same
+        self._awake = False  # whether they will be in the next turn of the loop
         self._charged: dict[str, int] = {}  # requests that run on each key
         self._charging: set[asyncio.Task[None]] = set()  # those that wait for what other gateways have used
         self._does: dict[Kind, Callable[[memoryview], Any]] = {
@@ -186,8 +192,8 @@ class Desk:
             Kind.OFFER: self._offer,
             Kind.WITHDRAW: self._withdraw,
             Kind.LEAVE: self._leave,
-            Kind.PROGRESS: self._progress,
-            Kind.RECORD: self._record,
+            Kind.PROGRESS: self._keep_outputs,
+            Kind.RECORD: self._keep_record,
             Kind.PULSE: self._note_pulse,
             Kind.KNOCK: self._knock,
             Kind.CHARGE: self._charge,
@@ -198,10 +204,15 @@ class Desk:
         try:
             self._does[kind](payload)
         except Exception:  # noqa: BLE001 - logged; one worker that talks nonsense must not end all
-            _log.exception("what a worker said (%s) cannot be carried out", kind.name)
-            self.channel.close()  # it comes again and says what it holds
+            self._end(kind)
+
+    def _end(self, kind: Kind) -> None:
+        _log.exception("what a worker said (%s) cannot be carried out", kind.name)
+        self.channel.close()  # it comes again and says what it holds
 
     def _lost(self) -> None:
+        while self._outputs or self._records:
+            self._catch_up()
         for here in list(self._waiting.values()):
             self._gate.withdraw(here)
         for permit in self._held.values():
@@ -220,21 +231,28 @@ class Desk:
     def _hello(self, payload: memoryview) -> None:
         pid, held = heard(payload)
         self.pulse.pid = pid
-        for ticket, backend in held:
-            self._held[ticket[0]] = self._gate.adopt(self._ticket(TICKETS.build(ticket)), backend)
+        for values, backend in held:
+            ticket = TICKETS.build(values)
+            there = self._take_in(ticket)
+            self._held[there] = self._gate.adopt(ticket, backend)
         _log.debug("worker %d is here with %d requests", pid, len(held))
         self._desks.greet(self)
 
     def _offer(self, payload: memoryview) -> None:
-        there = TICKETS.loads(payload)
-        ticket = self._ticket(there)
-        self._waiting[there.id] = ticket.id
-        self._gate.offer(ticket, _Asking(self, there.id))
+        ticket = TICKETS.loads(payload)
+        there = self._take_in(ticket)
+        self._waiting[there] = ticket.id
+        self._gate.offer(ticket, _Asking(self, there))
 
-    def _ticket(self, there: Ticket) -> Ticket:
-        """The same request under an id of this process, estimated from what all workers' requests taught."""
-        work = self._estimator.estimate(there.shape, there.client)
-        return replace(there, id=next(self._ticket_ids), work=work)
+    def _take_in(self, ticket: Ticket) -> int:
+        """Give a ticket that was just read an id of this process, and estimate it; returns the id that it has there.
+
+        The estimate is made from what all workers' requests taught.
+        """
+        there = ticket.id
+        ticket.id = next(self._ticket_ids)
+        ticket.work = self._estimator.estimate(ticket.shape, ticket.client)
+        return there
 
     def _withdraw(self, payload: memoryview) -> None:
         (there,) = heard(payload)
@@ -254,6 +272,7 @@ class Desk:
             self.channel.say(Kind.PERMIT, there, verdict.backend, verdict.granted_at, estimate, choice)
 
     def _leave(self, payload: memoryview) -> None:
+        self._note_outputs()
         there, outcome, usage, rest = heard(payload)
         permit = self._held.pop(there)
         self._ended[there] = permit.ticket.id
@@ -261,19 +280,55 @@ class Desk:
             del self._ended[next(iter(self._ended))]
         self._gate.leave(permit, Outcome(outcome), None if usage is None else USAGES.build(usage), rest)
 
-    def _record(self, payload: memoryview) -> None:
+    # -- what nobody waits for: done when the answers of this turn of the loop are out --------------------------------
+
+    def _keep_outputs(self, payload: memoryview) -> None:
+        self._outputs.append(bytes(payload))
+        self._wake()
+
+    def _keep_record(self, payload: memoryview) -> None:
+        if len(self._records) >= _RECORDS_MOST:
+            self._pass_on()  # a worker that says more than can be done waits for it
+        self._records.append(bytes(payload))
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._awake:
+            self._awake = True
+            asyncio.get_running_loop().call_soon(self._catch_up)
+
+    def _catch_up(self) -> None:
+        self._awake = False
+        try:
+            self._note_outputs()
+        except Exception:  # noqa: BLE001 - as in ``_take``
+            self._end(Kind.PROGRESS)
+        for _ in range(min(len(self._records), _RECORDS_AT_ONCE)):
+            self._pass_on()
+        if self._records:
+            self._wake()
+
+    def _pass_on(self) -> None:
+        try:
+            self._record(self._records.popleft())
+        except Exception:  # noqa: BLE001 - as in ``_take``
+            self._end(Kind.RECORD)
+
+    def _record(self, payload: bytes) -> None:
         """What is kept of a request until its record comes is kept under the id that it has here."""
         record = RECORDS.loads(payload)
         if record.ticket is not None and (here := self._ended.pop(record.ticket.id, None)) is not None:
-            record.ticket = replace(record.ticket, id=here)
+            record.ticket.id = here  # it was made just now
         self._desks.observe(record)
 
-    def _progress(self, payload: memoryview) -> None:
-        held = self._held
-        for there, events, instant in PROGRESS.iter_unpack(payload):
-            permit = held.get(there)
-            if permit is not None:
-                permit.progress.output(events, instant)
+    def _note_outputs(self) -> None:
+        held, outputs = self._held, self._outputs
+        self._outputs = []
+        for payload in outputs:
+            for there, events, instant in PROGRESS.iter_unpack(payload):
+                permit = held.get(there)
+                if permit is not None:
+                    permit.progress.output(events, instant)
 
     def _note_pulse(self, payload: memoryview) -> None:
         pulse = self.pulse
@@ -282,9 +337,10 @@ class Desk:
         self._desks.connections_refused += refused
 
     def _knock(self, payload: memoryview) -> None:
-        there = TICKETS.loads(payload)
-        rejection = self._gate.refusal(self._ticket(there))
-        self.channel.say(Kind.KNOCKED, there.id, None if rejection is None else _refusal(rejection))
+        ticket = TICKETS.loads(payload)
+        there = self._take_in(ticket)
+        rejection = self._gate.refusal(ticket)
+        self.channel.say(Kind.KNOCKED, there, None if rejection is None else _refusal(rejection))
 
     def _charge(self, payload: memoryview) -> None:
         there, name, tokens = heard(payload)

@@ -11,15 +11,14 @@ import logging
 import marshal
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account, Revoked, Shortage, Standing
 from gateway.brain.setup import Setup
 from gateway.brain.view import EMPTY, View, ViewCodec
-from gateway.brain.wire import Channel, Kind, heard
-from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
+from gateway.brain.wire import Channel, Kind, heard, reach
+from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES, weighed
 from gateway.model import (
     Choice,
     Outcome,
@@ -102,8 +101,9 @@ class RemoteGate:
         tries = 0
         while True:
             self._gone.clear()  # before: it may be lost as soon as it is there
+            channel = self._channel_made()
             try:
-                _, channel = await asyncio.get_running_loop().create_unix_connection(self._channel_made, self._path)
+                await reach(self._path, channel)
             except OSError:
                 await asyncio.sleep(_AGAIN[min(tries, len(_AGAIN) - 1)])
                 tries += 1
@@ -308,7 +308,7 @@ class RemoteGate:
         if future is None or future.done():
             self._give_back(there, Outcome.CLIENT_GONE, None)  # its client left while this was on its way
             return
-        ticket = replace(self._tickets[there], work=WorkEstimate(*estimate))
+        ticket = weighed(self._tickets[there], WorkEstimate(*estimate))
         permit = Permit(there, ticket, backend, granted_at, _Outputs(self, there), Choice(choice))
         self._held[there] = permit
         future.set_result(permit)
@@ -318,7 +318,7 @@ class RemoteGate:
     ) -> None:
         future = self._waiting.get(there)
         if future is not None and not future.done():
-            ticket = replace(self._tickets[there], work=WorkEstimate(*estimate))
+            ticket = weighed(self._tickets[there], WorkEstimate(*estimate))
             future.set_result(Rejection(ticket, Reason(reason), retry_after, should_retry))
 
     # -- outputs -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import marshal
 from collections.abc import Callable
 from enum import IntEnum, unique
+from pathlib import Path
 from struct import Struct
 from typing import Any, Final, cast
 
@@ -41,8 +42,11 @@ _HEAD_SIZE: Final = _HEAD.size
 _KINDS: Final = {kind.value: kind for kind in Kind}
 
 
-class Channel(asyncio.Protocol):
-    """One end of the connection. ``take`` is called with each frame, ``lost`` once at the end."""
+class Channel:
+    """One end of the connection. ``take`` is called with each frame, ``lost`` once at the end.
+
+    It is an ``asyncio.Protocol``, and says so to nobody: a compiled class inherits from none that is not.
+    """
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -77,6 +81,15 @@ class Channel(asyncio.Protocol):
             start = after
         self._unread = data[start:]
 
+    def eof_received(self) -> None:
+        """The other side says no more: that is the end."""
+
+    def pause_writing(self) -> None:
+        """``clogged`` says what matters of it."""
+
+    def resume_writing(self) -> None:
+        """The same."""
+
     # -- sending -----------------------------------------------------------------------------------------------------
 
     @property
@@ -102,6 +115,25 @@ class Channel(asyncio.Protocol):
         """End the connection, once what was sent is out."""
         if self._transport is not None:
             self._transport.close()
+
+
+async def listen(path: Path, seat: Callable[[], Channel]) -> asyncio.AbstractServer:
+    """Give whoever connects to the Unix socket ``path`` the channel that ``seat`` returns.
+
+    Raises:
+        OSError: the socket cannot be made.
+    """
+    return await asyncio.get_running_loop().create_unix_server(cast("Callable[[], asyncio.Protocol]", seat), path)
+
+
+async def reach(path: str, channel: Channel) -> None:
+    """Connect to the Unix socket ``path``.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    protocol = cast("asyncio.Protocol", channel)
+    await asyncio.get_running_loop().create_unix_connection(lambda: protocol, path)
 
 
 def heard(payload: memoryview) -> Any:

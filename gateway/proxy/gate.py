@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -141,6 +140,7 @@ class Gate:
         self._due = 0.0
         self._down: set[str] = set()
         self._drained: set[str] = set()
+        self._unlearned: list[tuple[Permit, Outcome, Usage | None]] = []  # requests that are over
         self.draining = False
         self.load = LoadReport(self.state, clock)
 
@@ -245,7 +245,16 @@ class Gate:
         now = self._clock()
         if rest > 0.0:
             self._controller.rest(permit.backend, rest, now)
-        self._apply(self._controller.settle(permit, outcome, usage, now))
+        self._apply(self._controller.release(permit, outcome, usage, now))
+        if not self._unlearned:
+            asyncio.get_running_loop().call_soon(self._learn)
+        self._unlearned.append((permit, outcome, usage))
+
+    def _learn(self) -> None:
+        """What nobody waits for, when the answers of this turn of the loop are out."""
+        ended, self._unlearned = self._unlearned, []
+        for permit, outcome, usage in ended:
+            self._controller.learn(permit, outcome, usage)
 
     def note_health(self, backend: str, health: Health) -> None:
         """Pass on the prober's finding."""
@@ -325,15 +334,13 @@ class Gate:
         """Everything, now."""
         return self._controller.state(self._clock())
 
-    def _apply(self, verdicts: Iterable[Verdict]) -> None:
-        pending = deque(verdicts)
-        while pending:
-            verdict = pending.popleft()
+    def _apply(self, verdicts: list[Verdict]) -> None:
+        for verdict in verdicts:
             waiter = self._waiting.pop(verdict.ticket.id, None)
             if waiter is not None and not waiter.done():
                 waiter.set_result(verdict)
             elif isinstance(verdict, Permit):
-                pending.extend(self._controller.settle(verdict, Outcome.CLIENT_GONE, None, self._clock()))
+                verdicts += self._controller.release(verdict, Outcome.CLIENT_GONE, None, self._clock())  # gone on with
         self._arm()
 
     def _arm(self) -> None:
@@ -351,4 +358,4 @@ class Gate:
         self._timer = None
         due = self._controller.next_wakeup()
         now = self._clock()
-        self._apply(self._controller.tick(now) if due is not None and due <= now else ())
+        self._apply(self._controller.tick(now) if due is not None and due <= now else [])

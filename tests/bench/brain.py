@@ -30,7 +30,7 @@ from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
 from gateway.brain.view import View
-from gateway.brain.wire import Channel, Kind
+from gateway.brain.wire import Channel, Kind, listen, reach
 from gateway.brain.words import TICKETS
 from gateway.model import Access, Backend, Outcome, Permit, Route, Shape, Ticket, Usage, WorkEstimate
 from gateway.proxy.config import ProxyConfig
@@ -51,7 +51,7 @@ async def brain(path: Path) -> None:
     setup = Setup(ProxyConfig(host="127.0.0.1", port=0), tuple(backends), None)
     desks = Desks(path, gate, estimator, (), lambda: setup, lambda: View(gate.down, gate.routes), KeyBook(None))
     await desks.start()
-    async with await asyncio.get_running_loop().create_unix_server(_echo, path.with_suffix(".echo")):
+    async with await listen(path.with_suffix(".echo"), _echo):
         settle()
         await asyncio.sleep(600)
 
@@ -100,7 +100,8 @@ async def asking(path: Path) -> tuple[Ask, Callable[[], Awaitable[None]]]:
 
 
 async def echoing(path: Path) -> Ask:
-    _, channel = await asyncio.get_running_loop().create_unix_connection(Channel, str(path.with_suffix(".echo")))
+    channel = Channel()
+    await reach(str(path.with_suffix(".echo")), channel)
     waiting: list[asyncio.Future[None]] = []
     channel.take = lambda _kind, _payload: waiting.pop(0).set_result(None)
     frame = TICKETS.dumps(Ticket(1, SHAPE, WORK, client="c"))
@@ -177,4 +178,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--brain"]:
         uvloop.run(brain(Path(sys.argv[2])))
     else:
-        uvloop.run(main(*(float(each) for each in [*sys.argv[1:], "6", "5000"][:2])))
+        uvloop.run(main(*(float(each) for each in (*sys.argv[1:], *("6", "5000")[len(sys.argv) - 1 :]))))

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
 from gateway.brain.view import View
-from gateway.brain.wire import Channel
+from gateway.brain.wire import Channel, Kind, heard
+from gateway.brain.words import PROGRESS, RECORDS, TICKETS
 from gateway.model import Backend, Choice, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.gate import Charged, Gate, Quotas
@@ -465,3 +467,102 @@ async def test_a_word_that_makes_no_sense_ends_the_connection_and_not_the_brain(
         await until(lambda: brain.desks.pulses)  # it came again
         gate.leave(held, Outcome.COMPLETED, None)
         await until(lambda: not brain.running)
+
+
+class Written:
+    """What goes to a worker, instead of a socket."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> None:
+        self.data += data
+
+    def get_write_buffer_size(self) -> int:
+        return len(self.data)
+
+    def close(self) -> None:
+        pass
+
+
+class Line:
+    """A worker's end and the desk it speaks with, without a socket between: what it says is read at once, or not."""
+
+    def __init__(self, brain: Brain) -> None:
+        self.said, self.answers, self.heard = Written(), Written(), list[tuple[Kind, Any]]()
+        self.worker, self.desk, self._reader = Channel(), brain.desks._seat(), Channel()
+        self.worker.connection_made(self.said)  # type: ignore[arg-type] # as much of a transport as it uses
+        self.desk.connection_made(self.answers)  # type: ignore[arg-type] # the same
+        self._reader.take = lambda kind, payload: self.heard.append((kind, heard(payload)))
+
+    def read(self) -> list[tuple[Kind, Any]]:
+        """Have the desk read all that was said as one; what it answers at once."""
+        said, self.said.data = self.said.data, b""
+        self.desk.data_received(said)
+        answers, self.answers.data = self.answers.data, b""
+        self.heard.clear()
+        self._reader.data_received(answers)
+        return self.heard
+
+
+def ended(asked: Ticket) -> Record:
+    return Record("id", asked, CHAT, "POST", "/", Timeline(1.0), Outcome.COMPLETED, 200)
+
+
+async def test_whoever_asks_waits_for_nothing_that_nobody_waits_for(path: Path) -> None:
+    """Outputs, finished requests and what they teach come after the answers, though they were told before."""
+    brain = Brain(path, fixed(1))
+    line = Line(brain)
+    first, second = ticket(), ticket()
+    line.worker.send(Kind.OFFER, TICKETS.dumps(first))
+    ((kind, permit),) = line.read()
+    assert (kind, permit[0]) == (Kind.PERMIT, first.id)
+    untaught = brain.estimator.estimate(second.shape, second.client)
+    line.worker.send(Kind.PROGRESS, PROGRESS.pack(first.id, 1, time.monotonic()))
+    line.worker.say(Kind.LEAVE, first.id, Outcome.COMPLETED.value, (1000, 900, None), 0.0)
+    line.worker.send(Kind.RECORD, RECORDS.dumps(ended(first)))
+    line.worker.send(Kind.PROGRESS, PROGRESS.pack(second.id, 1, time.monotonic()))
+    line.worker.send(Kind.OFFER, TICKETS.dumps(second))
+    ((kind, permit),) = line.read()
+    assert (kind, permit[0]) == (Kind.PERMIT, second.id), "the place that it needs was given back before"
+    (books,) = brain.controller._pool.books
+    assert books.window.firsts == 1, "an output is told before its request ends"
+    assert brain.records == []
+    assert brain.estimator.estimate(second.shape, second.client) == untaught
+    await asyncio.sleep(0)
+    assert [record.request_id for record in brain.records] == ["id"]
+    assert brain.estimator.estimate(second.shape, second.client) != untaught
+    brain.gate.close()
+
+
+async def test_records_of_a_crowd_are_passed_on_in_turn_with_questions_and_all_of_them(path: Path) -> None:
+    brain = Brain(path, fixed(1))
+    line = Line(brain)
+    asked = ticket()
+    for _ in range(1_100):
+        line.worker.send(Kind.RECORD, RECORDS.dumps(ended(asked)))
+    line.read()
+    assert len(brain.records) == 100, "those that are more than may wait"
+    await asyncio.sleep(0)
+    assert 100 < len(brain.records) < 200
+    line.worker.send(Kind.OFFER, TICKETS.dumps(asked))
+    assert [kind for kind, _ in line.read()] == [Kind.PERMIT]
+    line.desk.connection_lost(None)
+    assert len(brain.records) == 1_100, "a worker that is gone had said them"
+    assert not brain.running
+    brain.gate.close()
+
+
+async def test_a_record_that_makes_no_sense_ends_the_connection_and_not_the_brain(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    brain = Brain(path, fixed(1))
+    line = Line(brain)
+    line.worker.send(Kind.RECORD, b"nonsense")
+    line.worker.send(Kind.PROGRESS, b"nonsense")
+    line.worker.send(Kind.RECORD, RECORDS.dumps(ended(ticket())))
+    line.read()
+    await asyncio.sleep(0)
+    for kind in (Kind.RECORD, Kind.PROGRESS):
+        assert f"({kind.name}) cannot be carried out" in caplog.text
+    assert len(brain.records) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from http import HTTPStatus
 from typing import Any, get_type_hints
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.brain.codec import Codec, _Arrays, written
 from gateway.brain.wire import Channel, Kind, heard
-from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
+from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES, weighed
 from gateway.model import (
     Access,
     Choice,
@@ -111,6 +111,14 @@ def test_the_types_in_the_source_are_those_that_a_class_tells(kind: type) -> Non
     hints = get_type_hints(kind, localns={"array": _Arrays})
     found = written(kind)
     assert {name: found[name] for name in hints} == hints
+
+
+@given(tickets)
+def test_a_ticket_is_weighed_again_and_nothing_else(ticket: Ticket) -> None:
+    other = WorkEstimate(7, 8, 9.0)
+    full = Ticket(*(object() for _ in fields(Ticket)))  # type: ignore[arg-type] # not one of them may be left out
+    assert weighed(ticket, other) == replace(ticket, work=other)
+    assert weighed(full, other) == replace(full, work=other)
 
 
 def test_one_field_alone() -> None:

@@ -353,6 +353,7 @@ class CountingController(AdmissionController):
         self.granted: list[Permit] = []
         self.rests: list[tuple[str, float]] = []
         self.settled: list[tuple[Permit, Outcome, Usage | None]] = []
+        self.learned: list[tuple[Permit, Outcome, Usage | None]] = []
         self.refuse: Reason | None = None
         self.capacity = 1_000_000
         self.retry_after = 1.0
@@ -405,10 +406,13 @@ class CountingController(AdmissionController):
         self.queue.pop(ticket_id, None)
         return self.dispatch(now)
 
-    def settle(self, permit: Permit, outcome: Outcome, usage: Usage | None, now: float) -> list[Verdict]:
+    def release(self, permit: Permit, outcome: Outcome, usage: Usage | None, now: float) -> list[Verdict]:
         del self.running[permit.id]
         self.settled.append((permit, outcome, usage))
         return self.dispatch(now)
+
+    def learn(self, permit: Permit, outcome: Outcome, usage: Usage | None) -> None:
+        self.learned.append((permit, outcome, usage))
 
     def rest(self, backend: str, seconds: float, now: float) -> None:  # noqa: ARG002 - no timing here
         self.rests.append((backend, seconds))
