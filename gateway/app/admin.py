@@ -45,12 +45,12 @@ async def admin_port(url: str | None, env_file: str | None) -> AsyncIterator[Ask
     """
     settings = load_all(env_file).settings
     admin = (url or here(settings)).rstrip("/")
-    trust = _trust(settings, known=url is None) if admin.startswith("https:") else True
+    believed = trust(settings, known=url is None) if admin.startswith("https:") else True
     token = settings.admin_token
     headers = {"Authorization": f"Bearer {token.get_secret_value()}"} if token else {}
     try:
         async with aiohttp.ClientSession(
-            headers=headers, timeout=aiohttp.ClientTimeout(_PATIENCE), connector=aiohttp.TCPConnector(ssl=trust)
+            headers=headers, timeout=aiohttp.ClientTimeout(_PATIENCE), connector=aiohttp.TCPConnector(ssl=believed)
         ) as session:
             yield lambda method, path, query, change=None: _asked(session, method, f"{admin}{path}", query, change)
     except (aiohttp.ClientError, TimeoutError) as error:
@@ -63,7 +63,7 @@ def here(settings: Settings) -> str:
     return f"{'http' if settings.admin_tls_cert is None else 'https'}://127.0.0.1:{settings.admin_port}"
 
 
-def _trust(settings: Settings, *, known: bool) -> ssl.SSLContext:
+def trust(settings: Settings, *, known: bool) -> ssl.SSLContext:
     """Who is taken for the gateway: the holder of its certificate, beside who is vouched for as usual.
 
     ``known``: it is on this machine, of which certificates do not speak.

@@ -16,9 +16,11 @@ from aiohttp import web
 from gateway import __version__
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
+from gateway.app.admin import trust
 from gateway.app.configs import admin_tls, config_hash, described, metrics_config, proxy_config, share_config
 from gateway.app.discovery import Discovery, sources
 from gateway.app.exits import StartError
+from gateway.app.heir import Heir
 from gateway.app.reload import Reloader
 from gateway.app.replicas import Census
 from gateway.app.state_file import EVERY, StateFile
@@ -120,6 +122,17 @@ class Service:
         controller = AdmissionController(admission, engines, random.uniform, estimator, curves)
         self._state_file = StateFile(path, controller, every=every) if (path := settings.state_file) else None
         config, keys = proxy_config(settings), api_keys(settings)
+        token = None if (secret := settings.admin_token) is None else secret.get_secret_value()
+        https = any(each.startswith("https:") for each in settings.state_from)
+        self._heir = Heir(
+            settings.state_from,
+            controller,
+            lambda call: self.gateway.before_next(call),  # noqa: PLW0108 - there is no gateway yet
+            lambda: self.gateway.in_flight > 0,
+            trust(settings, known=False) if https else None,
+            token,
+        )
+        observers.append(self._heir)
 
         def reception(gate: Gate) -> Door:
             from gateway.brain.reception import Reception  # one process alone needs none of it
@@ -144,7 +157,6 @@ class Service:
         )
         self._discovery = _discovery(settings, self._reloader, lambda: set(self.gateway.tuning.backends))
         self._census = Census(settings.replicas.places, settings.replicas.count, self._share)
-        token = settings.admin_token
         admin = admin_app(
             state=self._state,
             readiness=ReadinessCheck(self._state, lambda: self.gateway.front.workers),
@@ -159,8 +171,9 @@ class Service:
                 *DiagnosisRoutes(self._monitor.findings).routes(),
                 *EventRoutes(self._events).routes(),
                 *ReloadRoutes(self._reloader).routes(),
+                *self._heir.routes(),
             ),
-            token=token.get_secret_value() if token else None,
+            token=token,
         )
         self._admin = web.AppRunner(admin, access_log=None, shutdown_timeout=1.0)
 
@@ -193,6 +206,7 @@ class Service:
         self._reloader.start()
         self._discovery.start()
         self._census.start()
+        self._heir.start()
         if self._state_file:
             self._state_file.start()
 
@@ -238,6 +252,7 @@ class Service:
         """Cut what still runs, close everything, write what is left of access log and records. Idempotent."""
         self._discovery.stop()
         await self._census.stop()
+        await self._heir.stop()
         self._reloader.stop()
         if self._state_file:
             await self._state_file.stop()

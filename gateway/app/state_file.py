@@ -38,8 +38,8 @@ class Learner(Protocol):
         """Go on from it; names of the backends of which it knew something."""
 
 
-class _Document(BaseModel):
-    """The whole file. ``saved_at`` is in seconds since the epoch."""
+class Document(BaseModel):
+    """The whole file, or what one gateway tells another. ``saved_at`` is in seconds since the epoch."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -73,7 +73,7 @@ class StateFile:
         """Let the learner go on from what the file says, where it can be used; tell the log what became of it."""
         try:
             with self._path.open("rb") as file:
-                document = _read(file.read(LARGEST + 1), self._clock() - OLDEST)
+                document = read(file.read(LARGEST + 1), self._clock() - OLDEST)
             known = self._learner.recall(document.memory)
         except FileNotFoundError:
             _log.info("state file %s: none yet, everything is learned from the start", self._path)
@@ -111,7 +111,7 @@ class StateFile:
         memory = self._learner.remember()
         if memory == self._saved:
             return
-        document = _Document(saved_at=self._clock(), memory=memory)
+        document = Document(saved_at=self._clock(), memory=memory)
         try:
             await asyncio.to_thread(_write, self._path, document)
         except OSError as error:
@@ -122,8 +122,8 @@ class StateFile:
             self._saved, self._failing = memory, False
 
 
-def _read(data: bytes, since: float) -> _Document:
-    """The file, if it is one and was saved ``since`` then.
+def read(data: bytes, since: float) -> Document:
+    """What it says, if it is a state file and was saved ``since`` then.
 
     Raises:
         ValueError: why it cannot be used.
@@ -133,7 +133,7 @@ def _read(data: bytes, since: float) -> _Document:
     if KIND.encode() not in data[:200]:
         raise _ForeignError(f"it does not begin as one of {KIND!r} does; name another path, or remove it")
     try:
-        document = _Document.model_validate_json(data)
+        document = Document.model_validate_json(data)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'the file'}: {first['msg']}") from None
@@ -142,7 +142,7 @@ def _read(data: bytes, since: float) -> _Document:
     return document
 
 
-def _write(path: Path, document: _Document) -> None:
+def _write(path: Path, document: Document) -> None:
     """Whole or not at all; only its owner may read it, as it tells names of models."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

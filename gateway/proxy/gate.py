@@ -142,6 +142,7 @@ class Gate:
         self._drained: set[str] = set()
         self._unlearned: list[tuple[Permit, Outcome, Usage | None]] = []  # requests that are over
         self.draining = False
+        self.before_next: Callable[[], None] | None = None  # done once, before the next request is offered
         self.load = LoadReport(self.state, clock)
 
     async def enter(self, ticket: Ticket) -> Permit | Rejection:
@@ -174,6 +175,9 @@ class Gate:
 
     def offer(self, ticket: Ticket, waiter: Waiter) -> None:
         """Have the verdict on ``ticket`` given to ``waiter``: at once, later, or never after ``withdraw``."""
+        if self.before_next is not None:
+            call, self.before_next = self.before_next, None
+            call()
         self._waiting[ticket.id] = waiter
         self._apply(self._controller.offer(ticket, self._clock()))
 

@@ -213,6 +213,10 @@ class Gateway:
         """The API keys in effect; None: none needed."""
         return self.front.keys.given
 
+    def before_next(self, call: Callable[[], None] | None) -> None:
+        """Have ``call`` done once, before the next request is offered; None: nothing."""
+        self.brain.gate.before_next = call
+
     def replace_keys(self, keys: Keys | None) -> None:
         """Go on with other API keys, from the next request on."""
         self.front.keys.replace(keys)

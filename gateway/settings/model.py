@@ -29,6 +29,7 @@ from gateway.settings.values import (
     Draws,
     File,
     Flag,
+    Gateways,
     Header,
     Host,
     Lanes,
@@ -586,6 +587,14 @@ class _Report(BaseModel):
         "lengths of each model) over a restart. Written every 30 s and at the end, read at the start; one that cannot "
         "be used is told of in the log. Unset: everything is learned again.",
         examples=["/var/lib/gateway/state.json"],
+    )
+    state_from: Gateways = Field(
+        default=(),
+        description="Admin ports of the gateways that this one stands by for: while it has nothing to do it asks them "
+        "every 3 s what they learned, and goes on from there when its first request comes. It may be among them, so "
+        "both of a pair can have the same settings. Needs the same `GATEWAY_ADMIN_TOKEN` on both; where their admin "
+        "port has TLS, a certificate that the system trusts or `GATEWAY_ADMIN_TLS_CERT` is.",
+        examples=["http://gw1:8081,http://gw2:8081"],
     )
     records_file: Text | None = Field(
         default=None,

@@ -355,10 +355,24 @@ def _gateways(text: str) -> tuple[bool, str, str, int]:
     asked = text.startswith("dns+")
     parts = urlsplit(text.removeprefix("dns+"))
     if parts.scheme not in {"http", "https"} or not parts.hostname or parts.port is None:
-        raise ValueError(f"{text!r} is no number and has no scheme, host and port")
+        raise ValueError(f"{text!r} has no scheme, host and port")
     if parts.username or parts.path.strip("/") or parts.query or parts.fragment:
         raise ValueError(f"{text!r} has more than scheme, host and port")
     return asked, parts.scheme, parts.hostname, parts.port
+
+
+def parse_gateways(value: object) -> object:
+    """``http://gw1:8081, http://gw2:8081`` -> these.
+
+    Raises:
+        ValueError: one of them is something else.
+    """
+    if not isinstance(value, str):
+        return value
+    places = [_gateways(item.strip()) for item in value.split(",") if item.strip()]
+    if any(asked for asked, *_ in places):
+        raise ValueError("each is named by itself, without dns+")
+    return tuple(map(_place, places))
 
 
 def _counted(value: Replicas) -> Replicas:
@@ -647,6 +661,12 @@ SharedBy = Annotated[
     BeforeValidator(parse_replicas),
     AfterValidator(_counted),
     Kind("a number, or URLs of admin ports separated by commas, such as dns+http://gateways:8081 or http://gw1:8081"),
+]
+Gateways = Annotated[
+    tuple[str, ...],
+    NoDecode,
+    BeforeValidator(parse_gateways),
+    Kind("URLs of admin ports separated by commas, such as http://gw1:8081,http://gw2:8081", "", ",".join),
 ]
 ApiKeys = Annotated[
     tuple[KeySettings, ...],

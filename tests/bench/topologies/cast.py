@@ -116,6 +116,12 @@ class Stage:
         named = ",".join(f"http://127.0.0.1:{port}" for port in admin)
         return [self.gateway(*engines, **{"admin_port": str(port), "replicas": named, **settings}) for port in admin]
 
+    def pair(self, *engines: str) -> list[GatewayProcess]:
+        """Two of which one stands by, and asks the other what it learns."""
+        admin = [free_port() for _ in range(2)]
+        named = ",".join(f"http://127.0.0.1:{port}" for port in admin)
+        return [self.gateway(*engines, admin_port=str(port), state_from=named) for port in admin]
+
     def front(self, front: Front, backend: str, gateways: Sequence[GatewayProcess]) -> str:
         """URL of what stands before these gateways."""
         listening = free_port()

@@ -107,7 +107,7 @@ def alone(stage: Stage, timing: Timing) -> Row:
 
 
 def standby(stage: Stage, timing: Timing) -> Row:
-    """The one at work is killed; the other has never seen a request."""
+    """The one at work is killed; the other has never seen a request, but knows what that one learned."""
     return _standby(stage, timing, "standby, killed", lambda active: active.program.kill())
 
 
@@ -118,7 +118,7 @@ def relieved(stage: Stage, timing: Timing) -> Row:
 
 def _standby(stage: Stage, timing: Timing, name: str, end: Callable[[GatewayProcess], None]) -> Row:
     engines = stage.engines(*EQUAL)
-    gateways = [stage.gateway(*engines) for _ in range(2)]
+    gateways = stage.pair(*engines)
     return disturbed(name, stage.front(HAPROXY, "standby", gateways), timing, lambda: end(gateways[0]))
 
 
