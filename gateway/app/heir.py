@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, web
+import aiohttp
+from aiohttp import web
 
 from gateway.admission.memory import Memory
 from gateway.app.state_file import LARGEST, OLDEST, Document, Learner, read
@@ -116,8 +117,8 @@ class Heir:
                 await task
 
     async def _run(self) -> None:
-        async with ClientSession(
-            headers=self._headers, timeout=ClientTimeout(total=_LONGEST), trust_env=False
+        async with aiohttp.ClientSession(
+            headers=self._headers, timeout=aiohttp.ClientTimeout(total=_LONGEST), trust_env=False
         ) as session:
             while True:
                 used = self._last_used()
@@ -125,7 +126,7 @@ class Heir:
                     await self._look(session, used)
                 await asyncio.sleep(_EVERY)
 
-    async def _look(self, session: ClientSession, used: float | None) -> None:
+    async def _look(self, session: aiohttp.ClientSession, used: float | None) -> None:
         answers = await asyncio.gather(*(self._ask(session, place) for place in self._places))
         told = max((each for each in answers if each is not None), key=lambda each: each.used, default=None)
         if told is None or (used is not None and told.used < used + _CLOSE) or self._last_used() != used:
@@ -148,13 +149,13 @@ class Heir:
             names = ", ".join(known) or "none of these backends"
             _log.info("going on from what %s learned of %s", told.place, names)
 
-    async def _ask(self, session: ClientSession, place: str) -> _Told | None:
+    async def _ask(self, session: aiohttp.ClientSession, place: str) -> _Told | None:
         """What the gateway at ``place`` says; None where that is of no use, which is told once."""
         try:
             told = await self._answer(session, place)
         except _UnusableError as error:
             trouble = str(error)
-        except (ClientError, OSError) as error:  # a time-out is an OSError
+        except (aiohttp.ClientError, OSError) as error:  # a time-out is an OSError
             trouble = f"no answer ({str(error) or type(error).__name__})"
         except Exception:  # noqa: BLE001 - logged; whatever a stranger says there must not end this
             _log.exception("asking %s for what it learned failed", place)
@@ -167,7 +168,7 @@ class Heir:
             _log.warning("%s does not tell what it learned, everything is learned here then: %s", place, trouble)
         return None
 
-    async def _answer(self, session: ClientSession, place: str) -> _Told | None:
+    async def _answer(self, session: aiohttp.ClientSession, place: str) -> _Told | None:
         """None where it is this one, or was never used.
 
         Raises:
