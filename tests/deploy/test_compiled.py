@@ -49,6 +49,7 @@ print(len(found))
 """
 
 
+@pytest.mark.timeout(300)  # half a minute of CPU time, on a machine that does other things
 def test_every_module_that_is_compiled_is_a_source_for_mypyc(tmp_path: Path) -> None:
     """Translated to C only, which needs no C compiler; what a mypyc of tomorrow refuses is seen here, too."""
     translate = [sys.executable, "-c", _TRANSLATE, str(ROOT / "hatch_build.py")]

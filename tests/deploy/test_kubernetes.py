@@ -21,6 +21,7 @@ from tests.deploy.charts import (
     EVERYTHING,
     GOLDENS,
     KUSTOMIZE,
+    MONITORING,
     NAME,
     SIDECAR,
     documents,
@@ -274,6 +275,32 @@ def test_gateways_that_share_engines_find_each_other() -> None:
     assert [rule["to"] for rule in policy["egress"] if "to" in rule] == [[selector]]
     for alone in (BASE, SIDECAR):
         assert "GATEWAY_REPLICAS" not in settings(documents(rendered(alone)))
+
+
+_CERTIFICATE: Final = "/etc/admin-tls/tls.crt"
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"settings": {"admin_tls_cert": _CERTIFICATE, "admin_tls_key": "/etc/admin-tls/tls.key"}},
+        {"extraEnv": [{"name": "GATEWAY_ADMIN_TLS_CERT", "value": _CERTIFICATE}]},
+    ],
+    ids=["settings", "extraEnv"],
+)
+def test_whoever_asks_the_admin_port_speaks_tls_where_it_does(named: dict[str, Any]) -> None:
+    manifests = documents(rendered(MONITORING | {"replicas": 3} | named))
+    check([each for each in manifests if each["kind"] != "ServiceMonitor"], NEWEST)
+    (container,) = pod(manifests)["containers"]
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")]
+    assert [(probe["path"], probe["scheme"]) for probe in probes] == [
+        ("/livez", "HTTPS"),
+        ("/livez", "HTTPS"),
+        ("/readyz", "HTTPS"),
+    ]
+    assert settings(manifests)["GATEWAY_REPLICAS"].startswith("dns+https://")
+    (endpoint,) = of_kind("ServiceMonitor", manifests)["spec"]["endpoints"]
+    assert (endpoint["scheme"], endpoint["tlsConfig"]) == ("https", {"insecureSkipVerify": True})
 
 
 def test_a_store_is_shared_by_all_replicas_and_its_password_stays_in_a_secret() -> None:

@@ -67,6 +67,15 @@ http://127.0.0.1:{{ int .Values.sidecar.enginePort }}
 {{ join "," $found }}
 {{- end }}
 
+{{- /* Whether the admin port has TLS; a certificate that is named in `envFromSecret` cannot be seen here. */ -}}
+{{- define "gateway.adminTls" -}}
+{{- $found := .Values.settings.admin_tls_cert -}}
+{{- range .Values.extraEnv -}}
+{{- if eq .name "GATEWAY_ADMIN_TLS_CERT" }}{{ $found = true }}{{ end -}}
+{{- end -}}
+{{- if $found }}true{{ end }}
+{{- end }}
+
 {{- /* Whether several gateways share the engines. */ -}}
 {{- define "gateway.shares" -}}
 {{- if and (eq .Values.mode "deployment") (or (gt (int .Values.replicas) 1) .Values.autoscaling.enabled) }}true{{ end }}
