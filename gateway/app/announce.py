@@ -42,7 +42,7 @@ def curl(url: str, model: str, *, keys: bool = False) -> str:
 async def first_model(url: str) -> str | None:
     """A model that the engines behind the gateway at ``url`` serve; None where none of them says so."""
     itself = Upstream(Backend("gateway", reachable(url), tls=BackendTls(verify=False)), ProxyConfig())
-    head = request_head(b"GET /v1/models HTTP/1.1", (), host=itself.host, request_id=b"gateway-start", close=True)
+    head = request_head(b"GET /v1/models HTTP/1.1", b"", host=itself.host, request_id=b"gateway-start", close=True)
     try:
         answer = await fetch(itself, head, _PATIENCE)
         return str(json.loads(answer.body)["data"][0]["id"])

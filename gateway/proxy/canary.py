@@ -114,10 +114,10 @@ async def _asked(upstream: Upstream, prompt: str) -> Answer:
 
 async def _sent(upstream: Upstream, method: bytes, path: bytes, body: bytes) -> Answer:
     line = b"%b %b%b HTTP/1.1" % (method, upstream.prefix, path)
-    headers = [(b"Accept", b"application/json"), (b"User-Agent", b"inference-gateway-canary")]
-    headers += [(b"Content-Type", b"application/json")] if body else []
+    lines = b"\r\nAccept: application/json\r\nUser-Agent: inference-gateway-canary"
+    lines += b"\r\nContent-Type: application/json" if body else b""
     length = len(body) if body else None
-    head = request_head(line, headers, host=upstream.host, length=length, api_key=upstream.api_key, close=True)
+    head = request_head(line, lines, host=upstream.host, length=length, api_key=upstream.api_key, close=True)
     return await fetch(upstream, head, PATIENCE, body)
 
 

@@ -32,8 +32,9 @@ from gateway.proxy.catalog import MODELS, Catalog
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Admission, Charged, Entered
-from gateway.proxy.http import come_back, rate_headers, refusal, request_head
-from gateway.proxy.inbound import Call, Refused, Request, too_large
+from gateway.proxy.heads import Head, Request
+from gateway.proxy.http import come_back, passed_on, rate_headers, refusal, request_head
+from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.keys import KeyBook, unknown_key
 from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.load import HEADER as LOAD_HEADER
@@ -102,17 +103,30 @@ class Handler:
 
     async def __call__(self, request: Request) -> Written:
         """Serve one request; returns when its answer is written."""
-        call = self._open(request)
+        connection, content = cast("ClientConnection", request.protocol), request.content
+        call = Call(
+            Head(request),
+            connection,
+            self._begun(connection),
+            request_id=request.headers.get("X-Request-Id", ""),
+            content=content,
+            pending=request.can_read_body,
+            cors=self._config.cors,
+        )
         return await self._see_through(call, self._serve_in_turn(call)) or CLOSE  # nothing is handed over here
 
-    def begin(self, request: Request) -> None:
-        """Serve a request whose body is here, inside the calls that bring it and its answer.
+    def begin(self, head: Head, connection: ClientConnection, request_id: str, body: bytes) -> None:
+        """Serve a request that is here whole, inside the calls that bring it and its answer.
 
         A task is made while something else has to be waited for: a place, a connection, the count of a key. The
         client's connection has the ``exchange`` until it hears of ``written``, perhaps before this returns.
         """
-        exchange = Exchange(self._open(request))
-        exchange.call.connection.exchange = exchange
+        began = self._begun(connection)
+        call = Call(
+            head, connection, began, request_id=request_id, body=body, pending=bool(body), cors=self._config.cors
+        )
+        exchange = Exchange(call)
+        connection.exchange = exchange
         if not self._arrivals.taken():
             self._follow(exchange, self._serve_later(exchange.call))
             return
@@ -137,13 +151,12 @@ class Handler:
             self._note_gone(call)
             self._over(call)
 
-    def _open(self, request: Request) -> Call:
-        connection = cast("ClientConnection", request.protocol)
+    def _begun(self, connection: ClientConnection) -> float:
+        """Count a request in; when it came."""
         began, connection.head_at = connection.head_at, None
-        call = Call(request, self._clock() if began is None else began, cors=self._config.cors)
         self.in_flight += 1
         self.idle.clear()
-        return call
+        return self._clock() if began is None else began
 
     async def _see_through(self, call: Call, rest: Coroutine[None, None, Written | None]) -> Written | None:
         over = True
@@ -321,9 +334,8 @@ class Handler:
     def _read(self, call: Call, body: bytes, whole: Condensed | None = None) -> tuple[Shape, Wire]:
         wire = self._wire(call, body)
         call.gist = body if whole is None else whole.body
-        content_type = call.request.headers.get("Content-Type", "")
         blocks = self._config.hash_prompts and len(self._upstreams) > 1
-        shape = call.dialect.read_request(call.record.route, content_type, call.gist, blocks=blocks)
+        shape = call.dialect.read_request(call.record.route, call.request.content_type, call.gist, blocks=blocks)
         shape = shape if whole is None else whole.restored(shape)
         call.record.route = shape.route  # where engines share a path, the body told whose it is
         _hold_to_models(call, shape)
@@ -500,7 +512,7 @@ class Handler:
 
     def _ticket(self, call: Call, shape: Shape, body: bytes) -> Ticket:
         client = call.client(self._config)
-        retries = call.retries()
+        retries = call.request.retries
         ticket = Ticket(
             id=next(self._ticket_ids),
             shape=shape,
@@ -530,26 +542,10 @@ class Handler:
     def _head(
         self, call: Call, length: int | None, *, without: bytes = b"", upgrade: bool = False
     ) -> Callable[[Upstream], bytes]:
-        target = call.target.encode("utf-8", "surrogateescape")
         credentials = not self._keys.closed or self._config.forward_client_keys
-        trusted = self._trust(call.peer)
-
-        def head(upstream: Upstream) -> bytes:
-            return request_head(
-                b"%b %b%b HTTP/1.1" % (call.method.encode(), b"" if target == b"*" else upstream.prefix, target),
-                [header for header in call.headers if header[0].lower() != without] if without else call.headers,
-                host=upstream.host,
-                length=length,
-                request_id=call.raw_id,
-                peer=call.peer.encode(),
-                api_key=upstream.api_key,
-                credentials=credentials,
-                trusted=trusted,
-                close=upstream.single_use,
-                upgrade=upgrade,
-            )
-
-        return head
+        return UpstreamHead(
+            call, length, credentials=credentials, trusted=self._trust(call.peer), without=without, upgrade=upgrade
+        )
 
     def _relay(self, call: Call, shape: Shape, wire: Wire, permit: Permit | None) -> Relay:
         # Of an unknown route nobody can say what it owes, unless a stream was asked for.
@@ -616,6 +612,44 @@ class Handler:
 
 Rest = Coroutine[None, None, Written | None]
 """What is left to do of a request, and has to be waited for. None: the exchange goes on by itself."""
+
+
+class UpstreamHead:
+    """The head of a request as each backend is sent it; ``without`` names a header that is not (lower case)."""
+
+    __slots__ = ("_call", "_credentials", "_length", "_trusted", "_upgrade", "_without")
+
+    def __init__(
+        self, call: Call, length: int | None, *, credentials: bool, trusted: bool, without: bytes, upgrade: bool
+    ) -> None:
+        self._call = call
+        self._length = length
+        self._credentials = credentials
+        self._trusted = trusted
+        self._without = without
+        self._upgrade = upgrade
+
+    def __call__(self, upstream: Upstream) -> bytes:
+        """The head for one of them."""
+        call, head = self._call, self._call.request
+        credentials = self._credentials and upstream.api_key is None
+        if self._without:
+            headers = [header for header in head.raw_headers if header[0].lower() != self._without]
+            passed = passed_on(headers, credentials=credentials, trusted=self._trusted)
+        else:
+            passed = head.passed(credentials=credentials, trusted=self._trusted)
+        prefix = b"" if head.raw_target == b"*" else upstream.prefix
+        return request_head(
+            b"%b %b%b HTTP/1.1" % (head.method.encode(), prefix, head.raw_target),
+            passed,
+            host=upstream.host,
+            peer=call.peer.encode(),
+            request_id=call.raw_id,
+            length=self._length,
+            api_key=upstream.api_key,
+            close=upstream.single_use,
+            upgrade=self._upgrade,
+        )
 
 
 class Exchange:

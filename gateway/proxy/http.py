@@ -141,48 +141,50 @@ _CONNECTION_LENGTH: Final = len(b"connection")
 _BARE: Final = frozenset({b"keep-alive", b"close", b"Keep-Alive", b"Close"})
 
 
-def request_head(
-    line: bytes,
-    headers: Headers,
-    *,
-    host: bytes,
-    length: int | None = None,
-    request_id: bytes | None = None,
-    peer: bytes | None = None,
-    api_key: bytes | None = None,
-    credentials: bool = True,
-    trusted: bool = True,
-    close: bool = False,
-    upgrade: bool = False,
-) -> bytes:
-    """Head for the backend. ``length`` None: no body and no Content-Length; ``peer`` joins X-Forwarded-For.
+def passed_on(headers: Headers, *, credentials: bool = True, trusted: bool = True) -> bytes:
+    """The client's own lines that a backend is sent, each with its line end before it.
 
-    What the client says of others passes only where it is ``trusted``. Its ``credentials`` pass only where they are
-    for the backend and it has no ``api_key`` of its own. ``upgrade`` asks for a WebSocket.
+    What the client says of others passes only where it is ``trusted``, the hops it came by as well: they stand last,
+    as the beginning of X-Forwarded-For. Its ``credentials`` pass only where they are for the backend.
     """
     dropped = _without(_REPLACED_IN_REQUEST if trusted else _REPLACED_OF_STRANGERS, headers)
-    if api_key is not None or not credentials:
+    if not credentials:
         dropped |= _CREDENTIALS
-    out = [line, b"Host: " + host]
+    out = []
     hops = []
     for name, value in headers:
         lower = name.lower()
         if lower not in dropped:
-            out.append(name + b": " + value)
+            out.append(b"\r\n" + name + b": " + value)
         elif lower == b"x-forwarded-for" and trusted:
-            hops.append(value)
-    if api_key is not None:
-        out.append(b"Authorization: Bearer " + api_key)
-    if peer is not None:
-        out.append(b"X-Forwarded-For: " + b", ".join([*hops, peer]))
-    if request_id is not None:
-        out.append(b"X-Request-Id: " + request_id)
-    if length is not None:
-        out.append(b"Content-Length: %d" % length)
+            hops.append(value + b", ")
+    return b"".join(out) + b"\r\nX-Forwarded-For: " + b"".join(hops)
+
+
+def request_head(
+    line: bytes,
+    passed: bytes,
+    *,
+    host: bytes,
+    peer: bytes = b"",
+    request_id: bytes | None = None,
+    length: int | None = None,
+    api_key: bytes | None = None,
+    close: bool = False,
+    upgrade: bool = False,
+) -> bytes:
+    """Head for the backend, with lines as ``passed_on`` gives them. ``length`` None: no body and no Content-Length.
+
+    ``peer`` ends X-Forwarded-For, the last of these lines. Where the backend has an ``api_key`` of its own, no
+    credentials may be among what is passed on. ``upgrade`` asks for a WebSocket.
+    """
+    key = b"" if api_key is None else b"\r\nAuthorization: Bearer " + api_key
+    named = b"" if request_id is None else b"\r\nX-Request-Id: " + request_id
+    size = b"" if length is None else b"\r\nContent-Length: %d" % length
+    last = b""
     if upgrade or close:
-        out.append(_UPGRADE if upgrade else b"Connection: close")
-    out.append(b"\r\n")
-    return b"\r\n".join(out)
+        last = b"\r\n" + (_UPGRADE if upgrade else b"Connection: close")
+    return b"%b\r\nHost: %b%b%b%b%b%b%b\r\n\r\n" % (line, host, passed, peer, key, named, size, last)
 
 
 def switching_head(head: ResponseHead, request_id: bytes) -> bytes:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import math
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http import HTTPStatus
-from typing import Final, Protocol, cast
+from typing import Final
 
 from aiohttp import web
-from aiohttp.http import HttpVersion
 from aiohttp.streams import StreamReader
-from multidict import CIMultiDictProxy, MultiMapping
 
 from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
@@ -24,14 +21,13 @@ from gateway.dialects.request import name_of
 from gateway.model import Access, Outcome, Priority, Record, Route, Shape, Timeline
 from gateway.proxy.bodies import BodyMemory, Lease
 from gateway.proxy.config import ProxyConfig
-from gateway.proxy.http import CORS, ClientTerms, Rates, come_back, listed, own_reply
+from gateway.proxy.heads import Head, clean
+from gateway.proxy.http import CORS, Rates, come_back, listed, own_reply
 from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.relay import Relay
 
 _SAMPLE: Final = 32 * 1024  # of a larger body, the fingerprint takes so much of either end
 _ID_LIMIT: Final = 256  # what is told of a request is bounded; what is sent on is not
-_PATH_LIMIT: Final = 1024
-_ATTEMPT_DIGITS: Final = 4
 _MOMENT: Final = 1.0  # seconds in which one that drips gets to read that it is refused
 
 
@@ -54,98 +50,52 @@ class Refused(Exception):  # noqa: N818 - not an error: one of the answers
         self.headers = headers
 
 
-@dataclass(slots=True, unsafe_hash=True)
-class Retries:
-    """What the client says of its own patience: ``attempt`` 0 is a first one; ``read_timeout`` in seconds."""
-
-    attempt: int
-    read_timeout: float | None
-
-
-class Request(Protocol):
-    """What is asked of a request as the listener has it: aiohttp's own, or one of which no more than this was made."""
-
-    @property
-    def method(self) -> str:
-        """As the client wrote it."""
-
-    @property
-    def raw_path(self) -> str:
-        """The target as the client wrote it."""
-
-    @property
-    def headers(self) -> CIMultiDictProxy[str]:
-        """By name, whatever its case."""
-
-    @property
-    def raw_headers(self) -> tuple[tuple[bytes, bytes], ...]:
-        """In their order, as they came."""
-
-    @property
-    def version(self) -> HttpVersion:
-        """Of HTTP."""
-
-    @property
-    def keep_alive(self) -> bool:
-        """Whether the client lets its connection stay open."""
-
-    @property
-    def content(self) -> StreamReader:
-        """The body."""
-
-    @property
-    def can_read_body(self) -> bool:
-        """Whether there is more of the body to read."""
-
-    @property
-    def protocol(self) -> object:
-        """The connection."""
-
-    @property
-    def remote(self) -> str | None:
-        """The client's address."""
-
-    @property
-    def query(self) -> MultiMapping[str]:
-        """Of the target."""
-
-
 class Call:
     """One request of a client and everything that becomes known of it."""
 
-    def __init__(self, request: Request, now: float, *, cors: bool = False) -> None:
-        """``cors``: pages of other origins may read what the gateway itself answers."""
-        self.request = request
-        self._cors = cors and "Origin" in request.headers
-        self.connection = cast("ClientConnection", request.protocol)
+    def __init__(
+        self,
+        head: Head,
+        connection: ClientConnection,
+        now: float,
+        *,
+        request_id: str = "",
+        content: StreamReader | None = None,
+        body: bytes | None = None,
+        pending: bool = True,
+        cors: bool = False,
+    ) -> None:
+        """``body`` is all of it, where it is here; else it is read from ``content``, if any of it is ``pending``.
+
+        ``cors``: pages of other origins may read what the gateway itself answers.
+        """
+        self.request = head
+        self.connection = connection
         self.dialect: Dialect
         self.account: Account | None = None  # of its API key, where keys are asked for
         self.reserved: int | None = None  # tokens of that account which are to be given back, or made what was used
         self.rates: Rates = ()  # how the account stands, and how full the gateway is, for the answer
-        self.method = request.method
-        self.target = _origin_form(request.raw_path)
-        self.headers = request.raw_headers
-        te = b"trailers" in listed(self.headers, b"te") if "TE" in request.headers else False
-        self.terms = ClientTerms(
-            method=self.method,
-            http10=request.version.minor == 0,
-            keep_alive=request.keep_alive,
-            trailers=te and request.version.minor != 0,
-        )
-        self.id = request.headers.get("X-Request-Id") or f"{random.getrandbits(128):032x}"
+        self.method = head.method
+        self.target = head.target
+        self.headers = head.raw_headers
+        self.terms = head.terms
+        self.id = request_id or f"{random.getrandbits(128):032x}"
+        self._cors = cors and head.foreign
+        self._content = content
+        self._body = body
         self.timeline = Timeline(received=now)
         self.record = Record(
-            request_id=_clean(self.id)[:_ID_LIMIT],
+            request_id=clean(self.id)[:_ID_LIMIT],
             ticket=None,
             route=UNRESOLVED,
-            method=self.method,
-            path=_clean(self.target.partition("?")[0])[:_PATH_LIMIT],
+            method=head.method,
+            path=head.path,
             timeline=self.timeline,
             outcome=Outcome.INTERNAL_ERROR,
             status=0,
-            traceparent=request.headers.get("traceparent"),
+            traceparent=head.traceparent,
         )
-        self.body_pending = request.can_read_body
+        self.body_pending = pending
         self.lease: Lease | None = None  # on the memory for bodies
         self.gist = b""  # what is read in place of the body: the same, but for a large one
 
@@ -157,19 +107,13 @@ class Call:
     @property
     def peer(self) -> str:
         """The client's address."""
-        return self.request.remote or ""
+        return self.connection.peer or ""
 
     def client(self, config: ProxyConfig) -> str:
         """Who it is for fairness: the key's holder; else the configured header, a hash of the key, the address."""
         if self.account is not None:
             return self.account.terms.name
-        headers = self.request.headers
-        if config.client_header is not None and (named := headers.get(config.client_header)):
-            return _clean(named)
-        key = headers.get("Authorization") or headers.get("X-Api-Key") or headers.get("Api-Key")
-        if not key:
-            return self.peer
-        return hashlib.blake2b(key.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+        return self.request.named(config) or self.peer
 
     def priority(self, config: ProxyConfig) -> Priority:
         """What the trusted header says, which may lower the priority of an API key and never raise it.
@@ -177,9 +121,7 @@ class Call:
         Standard where neither says anything that is known.
         """
         own = Priority.STANDARD if self.account is None else self.account.terms.priority
-        if config.priority_header is None:
-            return own
-        said = Priority.__members__.get(self.request.headers.get(config.priority_header, "").strip().upper())
+        said = self.request.priority(config)
         if said is None:
             return own
         return said if self.account is None else max(own, said)
@@ -196,20 +138,13 @@ class Call:
             else:
                 named = self.request.headers.get(source.removeprefix("header:"))
             if named:
-                return _clean(named)[:_ID_LIMIT]
+                return clean(named)[:_ID_LIMIT]
         return ""
 
     @property
     def weight(self) -> float:
         """Its client's share of a lane."""
         return 1.0 if self.account is None else self.account.terms.weight
-
-    def retries(self) -> Retries:
-        """What the SDKs of OpenAI and Anthropic say with every call (``x-stainless-*``)."""
-        headers = self.request.headers
-        count = headers.get("X-Stainless-Retry-Count", "")
-        timeout = headers.get("X-Stainless-Read-Timeout") or headers.get("X-Stainless-Timeout")
-        return Retries(int(count) if count.isdecimal() and len(count) <= _ATTEMPT_DIGITS else 0, _seconds(timeout))
 
     def fingerprint(self, client: str, body: bytes) -> int:
         """Recognises the same call sent again; of a large body the ends and the length speak for the whole."""
@@ -243,7 +178,8 @@ class Call:
     @property
     def queried_model(self) -> str | None:
         """``model`` in the query: how OpenAI's realtime clients name it."""
-        return name_of(self.request.query.get("model"))
+        query = self.request.query
+        return None if query is None else name_of(query.get("model"))
 
     def note(self, relay: Relay, backend: str, outcome: Outcome) -> None:
         """Take over what a relay found."""
@@ -260,6 +196,8 @@ class Call:
     @property
     def length(self) -> int:
         """Content-Length; 0 where it is not told."""
+        if self._body is not None:
+            return len(self._body)
         length = self.request.headers.get("Content-Length", "")
         return int(length) if length.isdecimal() else 0
 
@@ -269,7 +207,8 @@ class Call:
         return (
             self.body_pending
             and not self.terms.http10
-            and not self.request.content.total_bytes
+            and self._content is not None
+            and not self._content.total_bytes
             and self.request.headers.get("Expect", "").lower() == "100-continue"
         )
 
@@ -282,8 +221,9 @@ class Call:
         if not self.body_pending:
             return b""
         self.lease = lease = memory.lease()
-        content = self.request.content
-        body = content.read_nowait()
+        body, self._body = self._body, None
+        if body is None:
+            body = b"" if self._content is None else self._content.read_nowait()
         if len(body) > config.max_body:
             raise too_large(config.max_body)
         if not lease.grow(len(body)):
@@ -301,8 +241,10 @@ class Call:
         if not self.body_pending:
             return b""
         limit, begun = config.max_body, time.monotonic()
+        content = self._content
+        if content is None or self._body is not None:
+            return self.take_body(config, memory)
         self.lease = lease = memory.lease()
-        content = self.request.content
         if self.holds_body_back:
             self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
         first, more = b"", io.BytesIO()  # which grows in place, where joining 64 MiB at the end would take 25 ms
@@ -311,7 +253,7 @@ class Call:
             if content.is_eof() and content.exception() is None:  # all of it is here, as nearly always
                 part = content.read_nowait()
             else:
-                part = await self._next(_patience(config, size, begun))
+                part = await self._next(content, _patience(config, size, begun))
             size += len(part)
             if size > limit:
                 raise too_large(limit)
@@ -327,8 +269,7 @@ class Call:
         self.record.bytes_in = size
         return more.getvalue() or first
 
-    async def _next(self, patience: float) -> bytes:
-        content = self.request.content
+    async def _next(self, content: StreamReader, patience: float) -> bytes:
         try:
             async with asyncio.timeout(patience):
                 return await content.readany()
@@ -392,30 +333,3 @@ def no_room() -> Refused:
         Outcome.REFUSED,
         come_back(wait, HTTPStatus.TOO_MANY_REQUESTS),
     )
-
-
-def _clean(text: str) -> str:
-    """Fit for a log line or a label: bytes that were not UTF-8 are replaced."""
-    return text if text.isascii() else text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _origin_form(target: str) -> str:
-    """The target as it goes on: path and query. What an absolute form says of a host is nobody's choice."""
-    if target.startswith("/") or target == "*":
-        return target
-    scheme, separator, rest = target.partition("://")
-    if not separator or not scheme.isalpha():
-        return "/" + target
-    slash = rest.find("/")
-    query = rest.find("?")
-    if slash < 0 or 0 <= query < slash:
-        return "/" + (rest[query:] if query >= 0 else "")
-    return rest[slash:]
-
-
-def _seconds(value: str | None) -> float | None:
-    try:
-        seconds = float(value) if value else math.nan
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds > 0 else None

@@ -26,6 +26,7 @@ from multidict import MultiMapping
 from gateway.dialects.errors import error_json
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.descriptors import few_left
+from gateway.proxy.heads import LONGEST, Head, Heads
 from gateway.proxy.http import ClientTerms, own_reply
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import bytes_acked
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from aiohttp.http_websocket import WebSocketReader
 
     from gateway.proxy.handler import Exchange
-    from gateway.proxy.inbound import Request
+    from gateway.proxy.heads import Request
 
 _log = logging.getLogger(__name__)
 
@@ -49,8 +50,8 @@ class Handler(Protocol):
     async def __call__(self, request: Request) -> Written:
         """Serve one; returns when its answer is written."""
 
-    def begin(self, request: Request) -> None:
-        """Serve one whose body is here; ``ClientConnection.written`` hears of its end."""
+    def begin(self, head: Head, connection: ClientConnection, request_id: str, body: bytes) -> None:
+        """Serve one that is here whole; ``connection.written`` hears of its end. Without an id it is given one."""
 
     def lost(self, exchange: Exchange) -> None:
         """The client of an exchange that was begun is gone."""
@@ -60,6 +61,7 @@ _POLL: Final = 0.02
 _TELL: Final = 10.0  # seconds between two log lines about clients that are turned away
 _LINGER: Final = 10.0  # seconds for which an unwanted body is still read
 _MOMENT: Final = 0.05  # seconds for the rest of a body, before a task is made that waits for it
+_HELD: Final = 64 * 1024  # bytes of a known head and its body that are kept while the rest may come
 _FIELDS: Final = 4  # a whole head may be as large as so many of the largest fields
 _READ_BUFFER: Final = 256 * 1024  # request bodies are taken whole: fewer pauses than with the 64 KiB default
 
@@ -91,13 +93,12 @@ CLOSE: Final = Written(keep_alive=False)
 CUT: Final = Cut(keep_alive=False)
 
 
-class WholeRequest:
-    """A request whose body is here, as ``inbound.Call`` reads it: aiohttp's own has more to make."""
+class _Parsed:
+    """A head as ``Head`` reads it, out of what aiohttp's parser made."""
 
-    __slots__ = ("_message", "can_read_body", "content", "headers", "keep_alive", "method", "protocol", "raw_headers",
-                 "raw_path", "version")  # fmt: skip
+    __slots__ = ("_message", "headers", "keep_alive", "method", "raw_headers", "raw_path", "version")
 
-    def __init__(self, message: RawRequestMessage, content: StreamReader, protocol: ClientConnection) -> None:
+    def __init__(self, message: RawRequestMessage) -> None:
         self._message = message
         self.method = message.method
         self.raw_path = message.path
@@ -105,14 +106,6 @@ class WholeRequest:
         self.raw_headers = message.raw_headers
         self.version = message.version
         self.keep_alive = not message.should_close
-        self.content = content
-        self.can_read_body = not content.at_eof()
-        self.protocol = protocol
-
-    @property
-    def remote(self) -> str | None:
-        """The client's address."""
-        return self.protocol.peer
 
     @property
     def query(self) -> MultiMapping[str]:
@@ -124,7 +117,8 @@ class ClientConnection(web.RequestHandler):
     """One client's connection. ``relay`` is the exchange that is running on it, if any."""
 
     __slots__ = (
-        "_body", "_config", "_early", "_head", "_linger", "_max_head", "_parked", "_rest", "_server", "_stall",
+        "_body", "_came", "_config", "_early", "_head", "_held", "_linger", "_max_head", "_parked", "_rest", "_server",
+        "_stall",
         "exchange", "head_at", "peer", "relay",
     )  # fmt: skip
 
@@ -135,6 +129,8 @@ class ClientConnection(web.RequestHandler):
         self.head_at: float | None = None  # when the head came whose body was waited for
         self._early: deque[tuple[Any, StreamReader]] = deque()  # requests that came before aiohttp's task had begun
         self._rest: asyncio.TimerHandle | None = None  # for the rest of a body
+        self._held = b""  # a known head and a part of its body
+        self._came = b""  # what was given to the parser last, if it began a request
         self._parked: asyncio.Future[None] | None = None  # who waits for requests while an exchange runs
         self._config = config
         self._server = server
@@ -181,6 +177,48 @@ class ClientConnection(web.RequestHandler):
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        """Serve a request whose head is known; let aiohttp parse all others."""
+        if self._held:
+            data, self._held = self._held + data, b""
+        if self._between and self._take_known(data):
+            return
+        self._parse(data)
+
+    @property
+    def _between(self) -> bool:
+        """Whether what comes now is the beginning of a request, and nothing else is under way."""
+        waiter = self._waiter
+        return (
+            waiter is not None
+            and not waiter.done()
+            and not self._head
+            and not self._messages
+            and not self._upgraded
+            and not self._close
+            and not self._force_close
+            and self._linger is None
+            and (self._body is None or self._body.is_eof())
+        )
+
+    def _take_known(self, data: bytes) -> bool:
+        """Serve the request that ``data`` is, or keep it for a moment until it is whole; else it is to be parsed."""
+        found = self._server.heads.find(data)
+        if found is None or len(data) > found.size or found.size > _HELD or self._server.handler.draining:
+            return False
+        if len(data) == found.size:
+            self._stop_waiting()
+            self._parked, self._waiter = self._waiter, None
+            self._request_in_progress = True
+            self._server.handler.begin(found.head, self, found.request_id, data[found.body_at :])
+            return True
+        if self.head_at is None:
+            self.head_at = time.monotonic()
+            self._rest = asyncio.get_running_loop().call_later(_MOMENT, self._wait_no_more)
+        if self._rest is not None:
+            self._held = data
+        return self._rest is not None
+
+    def _parse(self, data: bytes) -> None:
         """Parse; a body that breaks the framing it announced is told to its reader, who would wait for the rest."""
         if self._linger is not None:
             before, self._linger = self._linger, self._linger - len(data)
@@ -188,6 +226,7 @@ class ClientConnection(web.RequestHandler):
                 if before >= 0:
                     self._take_no_more()
                 return
+        fresh = not self._head and not self._messages and (self._body is None or self._body.is_eof())
         count = self._request_count
         waiter, self._waiter = self._waiter, None  # not to be woken before it is known by whom a request is served
         try:
@@ -200,6 +239,7 @@ class ClientConnection(web.RequestHandler):
         if self._request_count != count:
             self._head = 0
             self._body = self._messages[-1][1] if self._messages else None
+            self._came = data[:LONGEST] if fresh and self._request_count == count + 1 else b""
         elif self._linger is None and not self._upgraded and (self._body is None or self._body.is_eof()):
             self._head += len(data)
             if self._head > self._max_head:
@@ -229,12 +269,19 @@ class ClientConnection(web.RequestHandler):
                     parser.message_consumed()
                     if self._buffer_paused and len(self._messages) <= self._msg_queue_resume_size:
                         self._resume_reading_if_drained()
-                    self._server.handler.begin(WholeRequest(message, content, self))
+                    self._begin(message, content.read_nowait())
                     continue
                 if self._may_wait(message, content):
                     return
             self._stop_waiting()
             waiter.set_result(None)
+
+    def _begin(self, message: RawRequestMessage, body: bytes) -> None:
+        head, came = Head(_Parsed(message)), self._came
+        self._came = b""
+        if came:
+            self._server.heads.learn(came, head, len(body))
+        self._server.handler.begin(head, self, message.headers.get("X-Request-Id", ""), body)
 
     def _may_wait(self, message: RawRequestMessage, content: StreamReader) -> bool:
         """Whether the rest of a body, sent apart from its head as most clients do, may be here in a moment."""
@@ -254,7 +301,11 @@ class ClientConnection(web.RequestHandler):
 
     def _wait_no_more(self) -> None:
         self._rest = None
-        self._go_on()
+        if self._held:
+            data, self._held = self._held, b""
+            self._parse(data)
+        else:
+            self._go_on()
 
     def written(self, how: Written) -> None:
         """The exchange is over: its answer is on the wire."""
@@ -287,6 +338,7 @@ class ClientConnection(web.RequestHandler):
         exchange = self.exchange
         self._stop_waiting()
         self._early.clear()
+        self._held = b""
         if exchange is not None:
             self._leave_exchange()
             self._server.handler.lost(exchange)
@@ -387,6 +439,7 @@ class ClientServer(web.Server):
 
     def __init__(self, handler: Handler, config: ProxyConfig) -> None:
         self._config = config
+        self.heads = _heads(config)
         self.handler = handler
         self.refused = 0  # clients that found no file descriptors
         self._said = -math.inf  # when that was last told
@@ -412,6 +465,7 @@ class ClientServer(web.Server):
     def reconfigure(self, config: ProxyConfig) -> None:
         """Go on with other settings for connections to come."""
         self._config = config
+        self.heads = _heads(config)
 
     async def close(self, seconds: float) -> None:
         """Cut running requests, close the rest; finished answers get ``seconds`` to be taken."""
@@ -424,3 +478,8 @@ class ClientServer(web.Server):
         for connection in self.connections:
             cast("ClientConnection", connection).abort()
         await self.shutdown(seconds)
+
+
+def _heads(config: ProxyConfig) -> Heads:
+    read = {config.client_header, config.priority_header, *(source.partition(":")[2] for source in config.session_by)}
+    return Heads(ids="x-request-id" not in {name.lower() for name in read if name})

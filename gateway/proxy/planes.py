@@ -74,6 +74,6 @@ class Planes:
 
     async def _ask(self, upstream: Upstream, path: str) -> Answer:
         line = b"GET %b%b HTTP/1.1" % (upstream.prefix, path.encode())
-        headers = [(b"Accept", b"*/*"), (b"User-Agent", b"inference-gateway")]
-        head = request_head(line, headers, host=upstream.host, api_key=upstream.api_key, close=True)
+        lines = b"\r\nAccept: */*\r\nUser-Agent: inference-gateway"
+        head = request_head(line, lines, host=upstream.host, api_key=upstream.api_key, close=True)
         return await fetch(upstream, head, self._config.probe.timeout)

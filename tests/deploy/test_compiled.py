@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -39,6 +40,44 @@ def test_it_is_compiled_only_where_that_is_asked_for(
     if said is not None:
         monkeypatch.setenv("GATEWAY_COMPILE", said)
     assert hook()._wanted() is wanted
+
+
+_DATACLASSES = """
+from array import array
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Plain:
+    one: int
+    two: str = "b"
+    many: list[int] = field(default_factory=lambda: [1])
+    later: float | None = field(default=None, repr=False)
+    own: int = field(default=7, init=False)
+
+    @property
+    def both(self) -> str:
+        return f"{self.one}{self.two}"
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    one: int
+"""
+
+
+def test_constructors_that_are_written_out_do_what_dataclasses_does() -> None:
+    written = hook().spelt_out(_DATACLASSES)
+    ours: dict[str, Any] = {"__name__": __name__}
+    theirs: dict[str, Any] = {"__name__": __name__}
+    exec(written, ours)  # noqa: S102 - the source above
+    exec(_DATACLASSES, theirs)  # noqa: S102 - the source above
+    for arguments, named in (((1,), {}), ((1, "c", [2]), {"later": 0.5}), ((), {"one": 3, "many": []})):
+        mine, other = ours["Plain"](*arguments, **named), theirs["Plain"](*arguments, **named)
+        assert repr(mine) == repr(other)
+        assert (mine.own, mine.later, mine.both) == (other.own, other.later, other.both)
+    assert ours["Plain"](1).many is not ours["Plain"](1).many
+    assert written.count("def __init__") == 1  # a frozen one may not set its own fields
 
 
 _TRANSLATE = """

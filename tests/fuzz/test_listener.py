@@ -7,6 +7,7 @@ of its own, for the choice is made at import.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -181,6 +182,29 @@ async def test_nothing_is_smuggled(name: str) -> None:
             assert not (hidden and any(b"/hidden" in body for body in bodies)), "it was read in two ways"
             assert said.count(b"HTTP/1.1 ") <= len(house.records.all) + 1
             assert b"Traceback" not in said
+            assert await lives(house)
+    finally:
+        await engine.stop()
+
+
+@pytest.mark.parametrize("name", VECTORS)
+async def test_nothing_is_smuggled_behind_a_head_that_is_known(name: str) -> None:
+    engine = await backend_of_fuzz()
+    try:
+        async with open_house(engine, client_keepalive=0.2, client_timeout=0.3) as house:
+            client = await RawClient.connect(house.gateway.url)
+            for data in (POST + b"Content-Length: 1\r\n\r\n1", POST + b"Content-Length: 12\r\n\r\n" + b"1" * 12):
+                assert (await client.ask(data)).status == HTTPStatus.OK
+            client.writer.write(VECTORS[name])
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(GUARD):
+                    while await client.reader.read(65536):
+                        pass
+            client.close()
+            same(house.records.all, engine.requests)
+            hidden = [message for message in engine.requests if message.target == "/hidden"]
+            assert len(hidden) == sum(record.path == "/hidden" for record in house.records.all)
+            assert not (hidden and any(b"/hidden" in message.body for message in engine.requests))
             assert await lives(house)
     finally:
         await engine.stop()

@@ -12,6 +12,7 @@ from gateway.proxy.http import (
     framing,
     listed,
     own_reply,
+    passed_on,
     refusal,
     request_head,
     response_head,
@@ -27,8 +28,11 @@ def test_listed_reads_every_line_and_ignores_case_and_space() -> None:
 
 def test_request_head_keeps_order_case_and_duplicates() -> None:
     headers = [(b"B-Header", b"1"), (b"a-header", b"2"), (b"B-Header", b"3")]
-    head = request_head(b"GET / HTTP/1.1", headers, host=b"engine:1")
-    assert head == b"GET / HTTP/1.1\r\nHost: engine:1\r\nB-Header: 1\r\na-header: 2\r\nB-Header: 3\r\n\r\n"
+    head = request_head(b"GET / HTTP/1.1", passed_on(headers), host=b"engine:1", peer=b"::1", request_id=b"id")
+    assert head == (
+        b"GET / HTTP/1.1\r\nHost: engine:1\r\nB-Header: 1\r\na-header: 2\r\nB-Header: 3\r\n"
+        b"X-Forwarded-For: ::1\r\nX-Request-Id: id\r\n\r\n"
+    )
 
 
 def test_request_head_replaces_what_belongs_to_the_hop() -> None:
@@ -45,7 +49,8 @@ def test_request_head_replaces_what_belongs_to_the_hop() -> None:
         (b"X-Request-Id", b"old"),
         (b"Accept", b"*/*"),
     ]
-    head = request_head(b"POST / HTTP/1.1", headers, host=b"e", length=3, request_id=b"id", peer=b"10.0.0.1")
+    passed = passed_on(headers)
+    head = request_head(b"POST / HTTP/1.1", passed, host=b"e", length=3, request_id=b"id", peer=b"10.0.0.1")
     assert head.split(b"\r\n")[1:-2] == [
         b"Host: e",
         b"Accept: */*",
@@ -57,7 +62,7 @@ def test_request_head_replaces_what_belongs_to_the_hop() -> None:
 
 def test_forwarded_addresses_are_joined_in_order() -> None:
     headers = [(b"X-Forwarded-For", b"1.1.1.1"), (b"x-forwarded-for", b"2.2.2.2, 3.3.3.3")]
-    head = request_head(b"GET / HTTP/1.1", headers, host=b"e", peer=b"4.4.4.4")
+    head = request_head(b"GET / HTTP/1.1", passed_on(headers), host=b"e", peer=b"4.4.4.4", request_id=b"id")
     assert b"X-Forwarded-For: 1.1.1.1, 2.2.2.2, 3.3.3.3, 4.4.4.4\r\n" in head
     assert head.lower().count(b"x-forwarded-for") == 1
 
@@ -65,9 +70,10 @@ def test_forwarded_addresses_are_joined_in_order() -> None:
 @pytest.mark.parametrize("credential", [b"Authorization", b"x-api-key"])
 def test_a_backend_key_replaces_the_clients(credential: bytes) -> None:
     headers = [(credential, b"client-secret")]
-    assert b"client-secret" in request_head(b"GET / HTTP/1.1", headers, host=b"e")
-    replaced = request_head(b"GET / HTTP/1.1", headers, host=b"e", api_key=b"backend-key")
-    assert b"client-secret" not in replaced
+    assert b"client-secret" in passed_on(headers)
+    passed = passed_on(headers, credentials=False)
+    assert b"client-secret" not in passed
+    replaced = request_head(b"GET / HTTP/1.1", passed, host=b"e", peer=b"", request_id=b"id", api_key=b"backend-key")
     assert b"Authorization: Bearer backend-key\r\n" in replaced
 
 
