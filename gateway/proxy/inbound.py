@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 from aiohttp import web
 from aiohttp.streams import StreamReader
@@ -98,6 +98,10 @@ class Call:
         self.body_pending = pending
         self.lease: Lease | None = None  # on the memory for bodies
         self.gist = b""  # what is read in place of the body: the same, but for a large one
+
+    def let_go(self) -> None:
+        """Nobody asks for the request any more."""
+        self.request, self.headers, self._content = _GONE, (), None
 
     @property
     def raw_id(self) -> bytes:
@@ -311,6 +315,7 @@ def _patience(config: ProxyConfig, size: int, begun: float) -> float:
     return min(config.client_timeout, left)
 
 
+_GONE: Final = cast("Head", None)
 UNRESOLVED: Final = Route("unresolved", Access.DENY)
 
 

@@ -12,13 +12,12 @@ import logging
 import math
 import socket
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from aiohttp import web
-from aiohttp.http import RawRequestMessage
+from aiohttp.http import HttpRequestParser, RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.streams import StreamReader
 from multidict import MultiMapping
@@ -57,6 +56,7 @@ class Handler(Protocol):
         """The client of an exchange that was begun is gone."""
 
 
+_UNKNOWN: Final = -(1 << 62)  # far below any count of bytes
 _POLL: Final = 0.02
 _TELL: Final = 10.0  # seconds between two log lines about clients that are turned away
 _LINGER: Final = 10.0  # seconds for which an unwanted body is still read
@@ -117,9 +117,8 @@ class ClientConnection(web.RequestHandler):
     """One client's connection. ``relay`` is the exchange that is running on it, if any."""
 
     __slots__ = (
-        "_body", "_came", "_config", "_early", "_head", "_held", "_linger", "_max_head", "_parked", "_rest", "_server",
-        "_stall",
-        "exchange", "head_at", "peer", "relay",
+        "_beyond", "_body", "_came", "_config", "_head", "_held", "_linger", "_max_head", "_parked", "_rest", "_server",
+        "_stall", "_tasked", "exchange", "head_at", "peer", "relay",
     )  # fmt: skip
 
     def __init__(self, server: ClientServer, config: ProxyConfig) -> None:
@@ -127,16 +126,17 @@ class ClientConnection(web.RequestHandler):
         self.exchange: Exchange | None = None  # that was begun without a task
         self.peer: str | None = None
         self.head_at: float | None = None  # when the head came whose body was waited for
-        self._early: deque[tuple[Any, StreamReader]] = deque()  # requests that came before aiohttp's task had begun
+        self._tasked = False  # aiohttp's own task runs
         self._rest: asyncio.TimerHandle | None = None  # for the rest of a body
         self._held = b""  # a known head and a part of its body
         self._came = b""  # what was given to the parser last, if it began a request
-        self._parked: asyncio.Future[None] | None = None  # who waits for requests while an exchange runs
+        self._parked: asyncio.Future[None] | None = None  # that task's wait, while an exchange runs
         self._config = config
         self._server = server
         self._max_head = _FIELDS * config.max_header
         self._head = 0  # bytes of a head that is not whole yet
-        self._body: StreamReader | None = None  # of the request that came last
+        self._body: StreamReader | None = None  # of the request that was parsed last
+        self._beyond = _UNKNOWN  # bytes that the parser was given after the head of that request
         self._linger: int | None = None  # bytes of an unwanted body that are still read, so that its answer is
         self._stall: asyncio.TimerHandle | None = None
         super().__init__(
@@ -176,6 +176,40 @@ class ClientConnection(web.RequestHandler):
             self.transport.write(reply)
             self.transport.close()
 
+    async def start(self) -> None:
+        """Be the task that aiohttp makes for each connection; the one that serves is made when a request needs it."""
+        if not self._tasked:
+            self._task_handler = None
+
+    @property
+    def _free(self) -> bool:
+        """Whether no request is being served."""
+        if self._tasked:
+            return self._waiter is not None and not self._waiter.done()
+        return not self._request_in_progress
+
+    @property
+    def _fresh(self) -> bool:
+        """Whether the parser has surely nothing of a request that is to come.
+
+        It has nothing where exactly the bytes of the last body came after its head; who sends chunks sends more.
+        """
+        body = self._body
+        return not self._head and (body is None or (body.is_eof() and self._beyond == body.total_bytes))
+
+    def _serve_by_task(self) -> None:
+        if self._waiter is not None:
+            self._waiter.set_result(None)
+        else:
+            self._tasked = True
+            self._task_handler = asyncio.get_running_loop().create_task(super().start())
+
+    def _process_keepalive(self) -> None:
+        """Close what nobody asked anything for so long; aiohttp's own does it where its task waits."""
+        super()._process_keepalive()
+        if self._keepalive_handle is None and self._keepalive and not self._tasked and self._free:
+            self.force_close()
+
     def data_received(self, data: bytes) -> None:
         """Serve a request whose head is known; let aiohttp parse all others."""
         if self._held:
@@ -187,17 +221,14 @@ class ClientConnection(web.RequestHandler):
     @property
     def _between(self) -> bool:
         """Whether what comes now is the beginning of a request, and nothing else is under way."""
-        waiter = self._waiter
         return (
-            waiter is not None
-            and not waiter.done()
-            and not self._head
+            self._free
+            and self._fresh
             and not self._messages
             and not self._upgraded
             and not self._close
             and not self._force_close
             and self._linger is None
-            and (self._body is None or self._body.is_eof())
         )
 
     def _take_known(self, data: bytes) -> bool:
@@ -226,8 +257,10 @@ class ClientConnection(web.RequestHandler):
                 if before >= 0:
                     self._take_no_more()
                 return
-        fresh = not self._head and not self._messages and (self._body is None or self._body.is_eof())
-        count = self._request_count
+        if self._parser is None:
+            self._parser = self._fresh_parser()
+        count, fresh = self._request_count, self._fresh and not self._messages
+        between = self._body is None or self._body.is_eof()
         waiter, self._waiter = self._waiter, None  # not to be woken before it is known by whom a request is served
         try:
             super().data_received(data)
@@ -236,34 +269,35 @@ class ClientConnection(web.RequestHandler):
         request = self._current_request
         if request is not None and self._messages and not request.content.is_eof():
             request.content.set_exception(web.RequestPayloadError("the body is not framed as announced"))
-        if self._request_count != count:
+        self._follow(data, self._request_count - count, between=between, fresh=fresh)
+        if self._messages and self.exchange is None:
+            self._go_on()
+
+    def _follow(self, data: bytes, new: int, *, between: bool, fresh: bool) -> None:
+        """Count what was parsed. ``new`` heads became whole; it came ``between`` requests, to a parser ``fresh``."""
+        if new:
+            alone = fresh and new == 1
+            end = data.find(b"\r\n\r\n") if alone else -1
+            self._came = data[:LONGEST] if alone else b""
+            self._beyond = _UNKNOWN if end < 0 else len(data) - end - 4
             self._head = 0
             self._body = self._messages[-1][1] if self._messages else None
-            self._came = data[:LONGEST] if fresh and self._request_count == count + 1 else b""
-        elif self._linger is None and not self._upgraded and (self._body is None or self._body.is_eof()):
+        elif not between:
+            self._beyond += len(data)
+        elif self._linger is None and not self._upgraded:
             self._head += len(data)
             if self._head > self._max_head:
                 self._refuse_head()
-        if self._messages and self.exchange is None:
-            if self._waiter is None and self._current_request is None:  # aiohttp's own task is about to wait
-                self._early += self._messages
-                self._messages.clear()
-                asyncio.get_running_loop().call_soon(self._go_on)
-            else:
-                self._go_on()
 
     def _go_on(self) -> None:
         """Serve the requests that are here, one after the other; aiohttp's own task has those that come in pieces."""
-        if self._early:
-            self._messages.extendleft(reversed(self._early))
-            self._early.clear()
-        while self._messages and (waiter := self._waiter) is not None and not waiter.done():
+        while self._messages and self._free:
             message, content = self._messages[0]
             parser = self._parser
             if isinstance(message, RawRequestMessage) and parser is not None and not self._upgraded:
                 if content.is_eof() and content.exception() is None:
                     self._stop_waiting()
-                    self._parked, self._waiter = waiter, None
+                    self._parked, self._waiter = self._waiter, None
                     self._request_in_progress = True
                     self._messages.popleft()
                     parser.message_consumed()
@@ -274,7 +308,7 @@ class ClientConnection(web.RequestHandler):
                 if self._may_wait(message, content):
                     return
             self._stop_waiting()
-            waiter.set_result(None)
+            self._serve_by_task()
 
     def _begin(self, message: RawRequestMessage, body: bytes) -> None:
         head, came = Head(_Parsed(message)), self._came
@@ -337,12 +371,35 @@ class ClientConnection(web.RequestHandler):
         """The client is gone, or was let go."""
         exchange = self.exchange
         self._stop_waiting()
-        self._early.clear()
         self._held = b""
         if exchange is not None:
             self._leave_exchange()
             self._server.handler.lost(exchange)
         super().connection_lost(exc)
+
+    def streams(self) -> None:
+        """The answer is a stream, which lives long: let go of its request, and of the parser, which holds it too."""
+        if self.exchange is None:  # aiohttp's own task has the request
+            return
+        self.exchange.call.let_go()
+        if self._keepalive_handle is not None:
+            self._keepalive_handle.cancel()
+            self._keepalive_handle = None
+        if self._fresh and not (self._messages or self._buffer_paused or self._upgraded):
+            self._parser = self._body = None
+
+    def _fresh_parser(self) -> HttpRequestParser:
+        return HttpRequestParser(
+            self,
+            self._loop,
+            _READ_BUFFER,
+            max_line_size=self.max_line_size,
+            max_field_size=self.max_field_size,
+            max_headers=self.max_headers,
+            payload_exception=web.RequestPayloadError,
+            auto_decompress=False,
+            max_msg_queue_size=self._max_msg_queue_size,
+        )
 
     def _refuse_head(self) -> None:
         """Each field is within its bound, and all together are too much."""

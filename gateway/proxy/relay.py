@@ -71,7 +71,7 @@ class Wire:
 
     def let_go(self) -> None:
         """The body is not sent again."""
-        self.body = b""
+        self.body, self.head = b"", _sent
         if self.lease is not None:
             self.lease.end()
 
@@ -90,6 +90,9 @@ class ClientSide(Protocol):
     @property
     def writing_paused(self) -> bool:
         """The client takes no more for now."""
+
+    def streams(self) -> None:
+        """The answer has begun and will be a while: what is left of the request is not asked for again."""
 
     def upgraded(self, relay: Relay) -> None:
         """All bytes of the client go to ``relay.feed_data`` from now on."""
@@ -269,6 +272,8 @@ class Relay:
         content_type = head.get(b"content-type")
         # Some routes always stream, and some engines stream without saying so (vLLM's old demo server).
         self._streamed = "event-stream" in content_type or (self._shape.stream and "/json" not in content_type)
+        if self._streamed:
+            self._client.streams()
         if head.get(b"content-encoding") not in {"", "identity"}:
             self._reader = _Opaque()
         else:
@@ -522,6 +527,10 @@ FAILURES: Final = {
     End.IDLE: ("Nobody said anything for too long.", HTTPStatus.REQUEST_TIMEOUT, "idle"),
     End.SILENT: ("The backend sent nothing for too long.", HTTPStatus.GATEWAY_TIMEOUT, "gateway_timeout"),
 }
+
+
+def _sent(_upstream: Upstream) -> bytes:
+    raise RuntimeError("the request was sent, and is not sent again")
 
 
 def _tell(ended: asyncio.Future[End], end: End) -> None:

@@ -322,3 +322,149 @@ async def test_a_key_has_its_place_back_from_a_client_that_leaves(
         assert requests == served, "what was never sent costs nothing"
         assert (tokens > 490) == served
         assert house.controller.balanced
+
+
+# --------------------------------------------------------------------------------------------------------------
+# What a stream holds while it lives
+# --------------------------------------------------------------------------------------------------------------
+
+NEXT = request(body=CHAT)
+IN_CHUNKS = request(headers=[("Transfer-Encoding", "chunked")], length=False)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "freed"),
+    [
+        ((request(body=CHAT_STREAM),), True),
+        ((request(body=CHAT_STREAM)[:-7], CHAT_STREAM[-7:]), True),
+        ((request(body=CHAT_STREAM)[:30], request(body=CHAT_STREAM)[30:]), False),
+        ((b"\r\n" + request(body=CHAT_STREAM),), True),
+        ((IN_CHUNKS + chunked(CHAT_STREAM) + b"0\r\n\r\n",), False),
+        *(((request(body=CHAT_STREAM) + NEXT[:cut],), False) for cut in (1, 20, len(NEXT) - len(CHAT) - 1)),
+        ((request(body=CHAT_STREAM)[:-7], CHAT_STREAM[-7:] + NEXT[:9]), False),
+    ],
+)  # fmt: skip
+async def test_a_stream_lets_go_of_its_request_and_the_next_one_is_read_all_the_same(
+    backend: StartBackend, pieces: tuple[bytes, ...], freed: bool
+) -> None:
+    release = asyncio.Event()
+
+    async def answer(peer: Peer, message: Message) -> None:
+        if message.body != CHAT_STREAM:
+            await peer.send(reply(message.body))
+            return
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        await release.wait()
+        await peer.send(b"0\r\n\r\n")
+
+    engine = await backend(answer)
+    begun = pieces[-1].rpartition(CHAT_STREAM[-7:])[2]  # a part of the next request, if it is one
+    begun = begun if NEXT.startswith(begun) else b""
+    async with open_house(engine) as house:
+        client = await house.client()
+        for round_ in range(2):
+            release.clear()
+            for piece in pieces:
+                await client.send(piece)
+                await asyncio.sleep(0.01)
+            await client.head()
+            await client.chunk()
+            served = connection(house)
+            assert served.exchange is not None
+            assert (served._parser is None) == freed, round_
+            assert served.exchange.call.headers == ()
+            release.set()
+            assert await client.chunk() == b""
+            await client.until(b"\r\n")
+            await client.send(NEXT[len(begun) :])
+            answered = await client.answer()
+            assert (answered.status, answered.body) == (200, CHAT)
+        assert house.controller.outcomes == [Outcome.COMPLETED] * 4
+
+
+async def test_a_part_of_a_head_behind_a_body_is_not_forgotten_with_the_parser(backend: StartBackend) -> None:
+    """The empty line of its head is torn, so that the first one in what comes then is in the body."""
+    inside = b"\r\n\r\n"
+    body = b'{"model":"m","stream":true,' + inside + b'"messages":[]}'
+    head = request(body=body)[: -len(body)]
+    torn = NEXT[: body.index(inside) + len(inside)]  # what a count from the line in the body would miss
+    release = asyncio.Event()
+
+    async def answer(peer: Peer, message: Message) -> None:
+        if message.body == CHAT:
+            await peer.send(reply(message.body))
+            return
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        await release.wait()
+        await peer.send(b"0\r\n\r\n")
+
+    engine = await backend(answer)
+    async with open_house(engine) as house:
+        client = await house.client()
+        await client.send(NEXT + head[:-1])
+        assert (await client.answer()).body == CHAT
+        await client.send(head[-1:] + body + torn)
+        await client.head()
+        await client.chunk()
+        release.set()
+        assert await client.chunk() == b""
+        await client.until(b"\r\n")
+        await client.send(NEXT[len(torn) :])
+        assert (await client.answer()).body == CHAT
+
+
+async def test_a_connection_has_no_task_before_a_request_needs_one(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
+    async with open_house(engine) as house:
+        tasks = asyncio.all_tasks()
+        client = await house.client()
+        await client.ask(request(body=CHAT))
+        assert {repr(task) for task in asyncio.all_tasks() - tasks if "RequestHandler" in repr(task)} == set()
+        await client.send(request(body=CHAT)[:-1])
+        await wait_until(lambda: house.gateway.in_flight == 1)
+        assert len({task for task in asyncio.all_tasks() - tasks if "RequestHandler.start" in repr(task)}) == 1
+        await client.send(CHAT[-1:])
+        assert (await client.answer()).status == 200
+        assert (await client.ask(request(body=CHAT))).status == 200
+
+
+@pytest.mark.parametrize("taken", [0, 1, 2])
+async def test_an_idle_connection_is_closed_whoever_served_it(backend: StartBackend, taken: int) -> None:
+    """0: nothing was asked; 1: the last request took no task of aiohttp's; 2: it did."""
+    engine = await backend(always(reply()))
+    async with open_house(engine, client_keepalive=0.2) as house:
+        client = await house.client()
+        if taken == 2:
+            await client.send(request(body=CHAT)[:-1])
+            await wait_until(lambda: house.gateway.in_flight == 1)
+            await client.send(CHAT[-1:])
+            assert (await client.answer()).status == 200
+        elif taken:
+            assert (await client.ask(request(body=CHAT))).status == 200
+        assert not await client.ended()
+
+
+async def test_the_end_of_a_body_counts_for_no_head(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
+    body = CHAT + b" " * 60_000
+    async with open_house(engine, max_header=256) as house:
+        client = await house.client()
+        whole = request(body=body)
+        await client.send(whole[: -len(body)])
+        await asyncio.sleep(0.01)
+        await client.send(body)
+        assert (await client.answer()).status == 200
+
+
+async def test_a_known_head_behind_a_part_of_another_is_no_request(backend: StartBackend) -> None:
+    """What was begun in the segment that ended the last body belongs to the next request, known or not."""
+    engine = await backend(always(reply()))
+    async with open_house(engine) as house:
+        client = await house.client()
+        for _ in range(2):
+            assert (await client.ask(NEXT)).status == 200
+        await client.send(NEXT + b"G")
+        assert (await client.answer()).status == 200
+        await client.send(NEXT)
+        assert (await client.answer()).status == 400, "GPOST"
+        assert len(engine.requests) == 3
