@@ -218,7 +218,11 @@ class _Share(BaseModel):
         default=None,
         description="The store. Unset: each gateway counts by itself. A certificate authority of one's own: "
         "?ssl_ca_certs=FILE.",
-        examples=["redis://valkey:6379/0", "rediss://gateway:PASSWORD@valkey.example.com:6380/0"],
+        examples=[
+            "redis://valkey:6379/0",
+            "rediss://gateway:PASSWORD@valkey.example.com:6380/0",
+            "redis+sentinel://sentinel1:26379,sentinel2:26379/mymaster/0",
+        ],
     )
     share_prefix: Prefix = Field(
         default="gateway", description="How the names in the store begin; gateways with the same one share."

@@ -28,6 +28,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?)(b?)", re.IGNORECASE)
 _SECRET_NAME: Final = re.compile(r"key|token|secret|password|authorization|credential", re.IGNORECASE)
 _LANE_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _HOST: Final = re.compile(r"[A-Za-z0-9._:%-]+")
+_SENTINEL: Final = re.compile(r"rediss?\+sentinel://")
 _STORE_OPTIONS: Final = frozenset({"db", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 
 
@@ -530,9 +531,28 @@ def _printable(value: SecretStr) -> SecretStr:
     return value
 
 
+def _sentinel_url(text: str) -> None:
+    """Raises ValueError where one of the addresses would not do for a store, or there is no name."""
+    scheme, _, rest = text.partition("+sentinel://")
+    places, _, path = rest.partition("/")
+    credentials, at, places = places.rpartition("@")
+    path, mark, query = path.partition("?")
+    name, _, database = path.partition("/")
+    if not name:
+        raise ValueError("no name of what the Sentinels watch")
+    own = ("sentinel_password=", "sentinel_username=")
+    others = "&".join(each for each in query.split("&") if not each.startswith(own))
+    for place in places.split(","):
+        _store_url(SecretStr(f"{scheme}://{credentials}{at}{place}/{database}{mark}{others}"))
+
+
 def _store_url(value: SecretStr) -> SecretStr:
     """Raises ValueError where redis-py would not take it, without saying what was given: it may hold a password."""
-    parts = urlsplit(value.get_secret_value())
+    text = value.get_secret_value()
+    if _SENTINEL.match(text):
+        _sentinel_url(text)
+        return value
+    parts = urlsplit(text)
     if parts.scheme not in {"redis", "rediss", "unix"}:
         raise ValueError("another scheme than redis, rediss or unix")
     if parts.scheme == "unix" and not parts.path:
@@ -602,7 +622,8 @@ StoreUrl = Annotated[
     SecretStr,
     AfterValidator(_store_url),
     Kind(
-        "redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS) or unix:///SOCKET, with USER:PASSWORD@ where needed",
+        "redis://HOST:PORT/DB, rediss://HOST:PORT/DB (TLS), unix:///SOCKET or "
+        "redis+sentinel://HOST:PORT,HOST:PORT/NAME/DB, with USER:PASSWORD@ where needed",
         "",
         lambda url: _without_credentials(url.get_secret_value()),
     ),

@@ -306,6 +306,8 @@ def test_whoever_asks_the_admin_port_speaks_tls_where_it_does(named: dict[str, A
 def test_a_store_is_shared_by_all_replicas_and_its_password_stays_in_a_secret() -> None:
     plain = settings(documents(rendered(BASE | {"replicas": 3, "share": {"url": "redis://valkey:6379/0"}})))
     assert (plain["GATEWAY_SHARE_URL"], plain["GATEWAY_SHARE_GATEWAYS"]) == ("redis://valkey:6379/0", "3")
+    watched = "redis+sentinel://a:26379,b:26379/main/0"
+    assert settings(documents(rendered(BASE | {"share": {"url": watched}})))["GATEWAY_SHARE_URL"] == watched
     manifests = documents(rendered(EVERYTHING))
     (container,) = pod(manifests)["containers"]
     (url,) = [each["valueFrom"] for each in container["env"] if each["name"] == "GATEWAY_SHARE_URL"]
@@ -348,6 +350,7 @@ def test_rules_and_dashboard_are_those_of_the_folder() -> None:
         (BASE | {"settings": {"replicas": 2}}, "replicas"),
         (BASE | {"settings": {"share_url": "redis://h"}}, "share_url"),
         (BASE | {"share": {"url": "redis://:password@h"}}, "share"),
+        (BASE | {"share": {"url": "redis+sentinel://h/m?sentinel_password=p"}}, "share"),
         ({"discovery": {"mode": "dns"}}, "discovery.services: nothing given"),
         ({"discovery": {"services": [{"name": "a", "port": 1}]}}, "discovery.mode: nothing given"),
         (SIDECAR | {"discovery": DISCOVERY["discovery"]}, "discovery.mode: given in mode sidecar"),

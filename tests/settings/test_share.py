@@ -18,6 +18,8 @@ pytest.importorskip("redis", reason="pip install 'inference-gateway[valkey]'")
         ("rediss://user:s3cret@valkey:6380/3?ssl_ca_certs=/ca.pem", "rediss://***@valkey:6380/3?***"),
         ("redis://:s3cr%40et@[::1]:6379", "redis://***@[::1]:6379"),
         ("unix:///run/valkey.sock?db=2", "unix:///run/valkey.sock?***"),
+        ("redis+sentinel://a:26379,b,[::1]:1/mymaster/2", "redis+sentinel://a:26379,b,[::1]:1/mymaster/2"),
+        ("rediss+sentinel://u:s3cret@a,b/m?sentinel_password=s3crot", "rediss+sentinel://***@a,b/m?***"),
     ],
 )
 def test_a_url_is_taken_and_shown_without_its_password(url: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +51,12 @@ def test_a_url_is_taken_and_shown_without_its_password(url: str, told: str, monk
             "redis://h?password=s3cret",
             "redis://h?db=s3cret",
             "redis://h?socket_timeout=1",
+            "redis+sentinel://a,b",
+            "redis+sentinel://a,,b/m",
+            "redis+sentinel://a:99999/m",
+            "redis+sentinel://:s3cret@a/m/zero",
+            "redis+sentinel://a/m?password=s3cret",
+            "unix+sentinel://a/m",
         ),
     ],
 )

@@ -26,6 +26,7 @@ class StoreServer:
             pytest.skip("neither valkey-server nor redis-server is here (Debian: redis-server)")
         self._folder = folder
         self._options = options
+        self._mode: tuple[str, ...] = ()
         self._process: subprocess.Popen[bytes] | None = None
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -33,7 +34,8 @@ class StoreServer:
     def start(self) -> StoreServer:
         """Start it, without anything that it knew."""
         assert SERVER is not None
-        line = [SERVER, "--bind", "127.0.0.1", "--port", str(self.port), "--save", "", "--dir", str(self._folder)]
+        place = ("--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self._folder))
+        line = [SERVER, *self._mode, *place, *(() if self._mode else ("--save", ""))]
         with (self._folder / f"store{self.port}.log").open("ab") as log:
             self._process = subprocess.Popen([*line, *self._options], stdout=log, stderr=log)  # noqa: S603 - Debian's
         eventually(self._listens, "the store listens")
@@ -44,6 +46,18 @@ class StoreServer:
             connection.sendall(b"PING\r\n")
             return bool(connection.recv(1))
         return False
+
+    def watched(self, *settings: str, port: int | None = None) -> StoreServer:
+        """A Sentinel that takes this one for the primary of ``main`` and acts after half a second; not started yet.
+
+        ``port``: where it finds it, if by another one.
+        """
+        sentinel = StoreServer(self._folder)
+        own = (f"sentinel monitor main 127.0.0.1 {port or self.port} 1", "sentinel down-after-milliseconds main 500")
+        file = self._folder / f"sentinel{sentinel.port}.conf"
+        file.write_text("".join(f"{line}\n" for line in (*own, *settings)))
+        sentinel._mode = (str(file), "--sentinel")
+        return sentinel
 
     def kill(self) -> None:
         """End it without a word."""

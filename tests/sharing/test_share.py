@@ -24,6 +24,8 @@ from tests.sharing.server import StoreServer
 
 pytest.importorskip("redis", reason="pip install 'inference-gateway[valkey]'")
 
+from redis.asyncio import Redis
+
 from gateway.sharing.store import RedisStore
 
 Stores = Callable[..., StoreServer]
@@ -332,6 +334,36 @@ def opened(store: StoreServer) -> None:
     store.say("ACL", "SETUSER", "default", "+@all")
 
 
+async def test_a_failover_by_sentinels_is_followed(stores: Callable[..., StoreServer]) -> None:
+    """The first Sentinel of the URL is gone; the store has a password, and the Sentinel one of its own."""
+    locks = ("--requirepass", "of-the-store", "--masterauth", "of-the-store")
+    first = stores(*locks)
+    second = stores(*locks, "--replicaof", "127.0.0.1", str(first.port))
+    knows = ("sentinel auth-pass main of-the-store", "sentinel failover-timeout main 2000", "requirepass own")
+    sentinel = first.watched(*knows)
+    url = (
+        f"redis+sentinel://:of-the-store@127.0.0.1:{free_port()},127.0.0.1:{sentinel.port}/main/0?sentinel_password=own"
+    )
+    asked = terms(requests_per_minute=60)
+    try:
+        sentinel.start()
+        async with Redis(port=second.port, password="of-the-store") as link, sharing(2, url, timeout=0.2) as gateways:
+            assert all(gateway.told.up for gateway in gateways)
+            assert (await rush(gateways, asked, 8))[None] == 16
+            while (await link.info("replication"))["master_link_status"] != "up":  # noqa: ASYNC110 - it tells who asks
+                await asyncio.sleep(0.01)
+            first.kill()
+            await until(lambda: not all(gateway.told.up for gateway in gateways))
+            await until(lambda: all(gateway.told.up for gateway in gateways))
+            begun = time.monotonic()
+            found = await rush(gateways, asked, 60)
+            refilled = time.monotonic() - begun + 20.0  # it fills while nobody asks: a second for each
+            assert 16 + found[None] <= 60 + refilled, "a failover gives no second quota"
+            assert found[Reason.KEY_REQUESTS]
+    finally:
+        sentinel.kill()
+
+
 @pytest.mark.parametrize(
     ("befalls", "ends", "failures"),
     [
@@ -463,6 +495,23 @@ async def test_over_a_socket(stores: Stores) -> None:
         stores("--unixsocket", f"{folder}/s")
         async with sharing(1, f"unix://{folder}/s") as (gateway,):
             assert gateway.told.up
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_sentinels_over_tls(stores: Stores, tmp_path: Path, known: bool) -> None:
+    authority = Authority(tmp_path / "ca", "ca")
+    own, port, asked = authority.issue("store"), free_port(), free_port()
+    files = {"cert-file": own.cert, "key-file": own.key, "ca-cert-file": authority.root.cert, "auth-clients": "no"}
+    options = [f"tls-{name} {value}" for name, value in files.items()]
+    store = stores(*f"--{' --'.join(options)} --tls-port {port}".split())
+    sentinel = store.watched(*options, f"tls-port {asked}", "tls-replication yes", port=port)
+    try:
+        sentinel.start()
+        trusted = f"?ssl_ca_certs={authority.root.cert}" if known else ""
+        async with sharing(1, f"rediss+sentinel://127.0.0.1:{asked}/main/0{trusted}") as (gateway,):
+            assert gateway.told.up is known
+    finally:
+        sentinel.kill()
 
 
 async def test_over_tls(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
