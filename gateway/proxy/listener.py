@@ -14,7 +14,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from aiohttp import web
 from aiohttp.http import HttpRequestParser, RawRequestMessage
@@ -31,6 +31,8 @@ from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import bytes_acked
 
 if TYPE_CHECKING:
+    from collections import deque
+
     from aiohttp.http_websocket import WebSocketReader
 
     from gateway.proxy.handler import Exchange
@@ -93,6 +95,14 @@ CLOSE: Final = Written(keep_alive=False)
 CUT: Final = Cut(keep_alive=False)
 
 
+class _Few(list[Any]):
+    """In place of the deque that aiohttp makes for requests that wait: as good for a few, and 0.6 KiB less."""
+
+    def popleft(self) -> Any:
+        """Take the first."""
+        return self.pop(0)
+
+
 class _Parsed:
     """A head as ``Head`` reads it, out of what aiohttp's parser made."""
 
@@ -151,6 +161,7 @@ class ClientConnection(web.RequestHandler):
             read_bufsize=_READ_BUFFER,
             auto_decompress=False,
         )
+        self._messages = cast("deque[Any]", _Few())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is here."""
@@ -159,7 +170,7 @@ class ClientConnection(web.RequestHandler):
             # The kernel drops a client that takes nothing for so long, dead or stalled, without a timer of ours.
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._config.client_timeout * 1000))
         super().connection_made(transport)
-        name = self.peername
+        name = transport.get_extra_info("peername")  # aiohttp would keep it in a dict
         self.peer = str(name[0]) if isinstance(name, list | tuple) else name
         if few_left(sock.fileno()):
             self._turn_away()

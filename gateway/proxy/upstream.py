@@ -8,6 +8,7 @@ chunk saturates at 13 to 19 thousand chunks a second; pushing takes 0.8 of a cor
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import socket
 import ssl
@@ -27,6 +28,8 @@ from gateway.proxy.tls import TurnedAway, client_context
 _COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
 _DOOR: Final = 2.0  # seconds in which a full engine closes a connection that it will not serve
 _SHUT: Final = 5  # connections closed like that in a row, with nothing else in flight, before it counts as gone
+_GRAIN: Final = 0.25  # seconds by which a bell may ring late, so that thousands are not looked at for each one
+_EARLY: Final = 0.002  # timers may fire so much too early
 _PROOF: Final = 1.0  # seconds that an idle connection stays open before its backend is known to keep such ones
 _FIRST_FINAL_STATUS: Final = 200
 _HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head
@@ -58,7 +61,6 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_acked",
-        "_bell",
         "_chunks",
         "_ended",
         "_head",
@@ -74,7 +76,6 @@ class Connection(asyncio.Protocol):
         "_pool",
         "_reason",
         "_receiver",
-        "_rings",
         "_told",
         "_until_close",
         "_upgrade",
@@ -84,6 +85,7 @@ class Connection(asyncio.Protocol):
         "idle_since",
         "opened_at",
         "reused",
+        "rings_at",
         "throttle",
         "transport",
     )
@@ -97,8 +99,7 @@ class Connection(asyncio.Protocol):
         self._acked: int | None = None  # bytes of ours before the request at hand, as the system counts them
         self._told: int | None = None  # the same of all that was written; None where that cannot be told
         self._poll: select.poll | None = None
-        self._bell: asyncio.TimerHandle | None = None
-        self._rings = 0.0  # when it does
+        self.rings_at = math.inf  # when the receiver is to look
         self._ended = False  # the backend sent its FIN
         self._phase = _HEAD
         self._keep = self._upgrade = self._upgraded = False
@@ -202,22 +203,15 @@ class Connection(asyncio.Protocol):
         It goes on from one request to the next, so that most set none.
         """
         due = time.monotonic() + seconds
-        if self._bell is not None:
-            if self._rings <= due:
-                return
-            self._bell.cancel()
-        self._rings = due
-        self._bell = asyncio.get_running_loop().call_later(seconds, self._ring)
+        if due < self.rings_at:
+            self.rings_at = due
+            self._pool.ring_by(due)
 
-    def _ring(self) -> None:
-        self._bell = None
+    def ring(self) -> None:
+        """Time has passed."""
+        self.rings_at = math.inf
         if self._receiver is not None:
             self._receiver.check()
-
-    def _quieten(self) -> None:
-        if self._bell is not None:
-            self._bell.cancel()
-            self._bell = None
 
     def pause(self) -> None:
         """Take no more from the backend until ``resume``."""
@@ -235,7 +229,7 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close at once, and tell nobody."""
         self._detach()
-        self._quieten()
+        self.rings_at = math.inf
         if self.transport is not None:
             self.transport.abort()
 
@@ -462,6 +456,8 @@ class Upstream:
         self._keeps: dict[bool, bool] = {}  # whether it keeps a connection after an answer (in chunks?), where known
         self._proof = min(_PROOF, config.upstream_keepalive / 2)
         self._sweeper: asyncio.TimerHandle | None = None
+        self._bell: asyncio.TimerHandle | None = None  # one for all connections: a timer for each would be half a KiB
+        self._bell_at = math.inf  # when it rings
 
     def fresh_tls(self, config: TlsConfig) -> ssl.SSLContext | None:
         """A context of what the files of certificates hold now.
@@ -553,6 +549,24 @@ class Upstream:
         if self._sweeper is None:
             self._sweep_in(self._config.upstream_keepalive)
 
+    def ring_by(self, due: float) -> None:
+        """See to it that a connection rings then."""
+        if due < self._bell_at:
+            if self._bell is not None:
+                self._bell.cancel()
+            self._bell_at = due
+            self._bell = asyncio.get_running_loop().call_later(max(0.0, due - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._bell, self._bell_at = None, math.inf
+        now, after = time.monotonic(), math.inf
+        for connection in tuple(self.connections):
+            if connection.rings_at <= now + _EARLY:
+                connection.ring()
+            after = min(after, connection.rings_at)
+        if after < math.inf:
+            self.ring_by(max(after, now + _GRAIN))
+
     def _sweep_in(self, delay: float) -> None:
         self._sweeper = asyncio.get_running_loop().call_later(delay, self._sweep)
 
@@ -572,6 +586,9 @@ class Upstream:
         if self._sweeper is not None:
             self._sweeper.cancel()
             self._sweeper = None
+        if self._bell is not None:
+            self._bell.cancel()
+            self._bell, self._bell_at = None, math.inf
         for connection in tuple(self.connections):
             connection.abort()
 

@@ -67,4 +67,5 @@ class Scripted:
                     break
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
-        writer.close()
+        finally:  # cancelled as the loop ends, too
+            writer.close()

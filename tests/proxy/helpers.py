@@ -253,8 +253,10 @@ class ScriptedBackend:
         try:
             if self.greeting is None or await self.greeting(peer):
                 await self._converse(peer)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
+        except asyncio.CancelledError:
+            writer.transport.abort()  # closing would wait for what nobody reads any more, beyond the end of the loop
         finally:
             writer.close()
             await self._count(-1)
@@ -561,5 +563,5 @@ async def open_house(
         yield house
     finally:
         for client in house.clients:
-            client.close()
+            client.writer.transport.abort()
         await gateway.stop()

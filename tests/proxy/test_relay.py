@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import math
 import random
 
 import pytest
@@ -748,15 +749,46 @@ async def test_every_byte_starts_the_bound_on_silence_anew(backend: StartBackend
         assert relay is not None
         upstream = relay._connection
         assert upstream is not None
-        first = upstream._bell
-        assert first is not None
-        first.cancel()
-        upstream._ring()  # but a byte came since it was set
-        assert upstream._bell is not None
-        assert upstream._bell is not first
+        first = upstream.rings_at
+        assert first < math.inf
+        upstream.ring()  # but a byte came since it was set
+        assert first < upstream.rings_at < math.inf
         release.set()
         await client.body(head)
         assert house.controller.outcomes == [Outcome.COMPLETED]
+
+
+async def test_one_bell_rings_for_all_that_are_silent_and_for_nobody_else(backend: StartBackend) -> None:
+    release = asyncio.Event()
+
+    async def stream(peer: Peer, message: Message) -> None:
+        await peer.send(SSE_HEAD + chunked(event("a")))
+        while message.get("X-Goes-On") and not release.is_set():
+            await peer.send(chunked(event("b")))
+            await asyncio.sleep(0.05)
+        if message.get("X-Goes-On"):
+            await peer.send(b"0\r\n\r\n")
+
+    engine = await backend(stream)
+    async with open_house(engine, idle_timeout=0.4) as house:
+        talks = await house.client()
+        await talks.send(request(body=CHAT_STREAM, headers=[("X-Goes-On", "1")]))
+        await talks.head()
+        silent = [await house.client() for _ in range(5)]
+        for client in silent:
+            await client.send(request(body=CHAT_STREAM))
+            await client.head()
+            await asyncio.sleep(0.03)
+        for client in silent:
+            assert await client.ended() in {True, False}
+        assert house.controller.outcomes == [Outcome.BACKEND_SILENT] * 5
+        release.set()
+        while await talks.chunk():
+            pass
+        await wait_until(lambda: len(house.controller.outcomes) == 6)
+        assert house.controller.outcomes[-1] is Outcome.COMPLETED
+        (upstream,) = house.front._upstreams.values()
+    assert upstream._bell is None
 
 
 @pytest.mark.parametrize("bad", [b"zz\r\nabc", b"-1\r\n\r\n"])

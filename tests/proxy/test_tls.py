@@ -236,7 +236,8 @@ async def tls_engine(certificate: Certificate, clients: Certificate) -> tuple[as
             await peer.send(reply(headers=[("Connection", "close")]))
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
-        writer.close()
+        finally:  # cancelled as the loop ends, too
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     return server, f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen

@@ -467,9 +467,11 @@ async def test_one_that_starts_without_the_store_keeps_to_the_part_that_it_was_t
 )
 async def test_whatever_it_answers_nobody_waits_and_nothing_fails(answer: bytes, failure: ShareFailure) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while answer and (asked := await reader.read(65536)):
-            writer.write(answer * (b"\r\n" + asked).count(b"\r\n*"))
-        writer.close()
+        try:
+            while answer and (asked := await reader.read(65536)):
+                writer.write(answer * (b"\r\n" + asked).count(b"\r\n*"))
+        finally:  # cancelled as the loop ends, too
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
