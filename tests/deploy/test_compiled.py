@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 import shutil
@@ -78,6 +79,22 @@ def test_constructors_that_are_written_out_do_what_dataclasses_does() -> None:
         assert (mine.own, mine.later, mine.both) == (other.own, other.later, other.both)
     assert ours["Plain"](1).many is not ours["Plain"](1).many
     assert written.count("def __init__") == 1  # a frozen one may not set its own fields
+
+
+def test_no_tuple_that_is_compiled_begins_with_a_number() -> None:
+    """mypyc keeps it as a struct, and takes it for one that was never set wherever it is read (NameError).
+
+    As ``Final[tuple[float, ...]]`` it is an object like any other.
+    """
+    found = [
+        f"{name}: {ast.unparse(line)}"
+        for name in hook().HOT
+        for line in ast.walk(ast.parse((ROOT / name).read_text()))
+        if isinstance(line, ast.AnnAssign) and ast.unparse(line.annotation) == "Final"
+        if isinstance(line.value, ast.Tuple) and isinstance(first := line.value.elts[0], ast.Constant)
+        if isinstance(first.value, (int, float)) and not isinstance(first.value, bool)
+    ]
+    assert found == []
 
 
 _TRANSLATE = """
