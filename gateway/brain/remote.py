@@ -36,12 +36,7 @@ _log = logging.getLogger(__name__)
 
 _GATHERED: Final = 0.01  # seconds for which outputs are gathered before they are told: a tenth of the law's own tick
 _PULSE: Final = 1.0  # seconds between two words of how this process is
-_AGAIN: Final[tuple[float, ...]] = (
-    0.05,
-    0.1,
-    0.2,
-    0.5,
-)  # seconds before the next try to reach the brain; the last for ever
+_AGAIN: Final[tuple[float, ...]] = (0.05, 0.1, 0.2, 0.5)  # seconds before the next try to reach the brain
 _SOON: Final = 1.0  # seconds after which a client may come again while there is no brain
 
 
