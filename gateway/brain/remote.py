@@ -104,7 +104,9 @@ class RemoteGate:
             channel = self._channel_made()
             try:
                 await reach(self._path, channel)
-            except OSError:
+            except Exception as error:  # noqa: BLE001 - whatever it is, a worker that looks no more refuses for ever
+                if not isinstance(error, OSError):  # those say only that it is not there
+                    _log.exception("looking for the brain failed")
                 await asyncio.sleep(_AGAIN[min(tries, len(_AGAIN) - 1)])
                 tries += 1
                 continue

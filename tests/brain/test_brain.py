@@ -19,7 +19,7 @@ from gateway.brain.desk import Desks
 from gateway.brain.remote import RemoteGate
 from gateway.brain.setup import Setup
 from gateway.brain.view import View
-from gateway.brain.wire import Channel, Kind, heard
+from gateway.brain.wire import Channel, Kind, heard, reach
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS
 from gateway.model import Backend, Choice, Health, Outcome, Permit, Reason, Record, Rejection, Ticket, Timeline, Usage
 from gateway.proxy.config import ProxyConfig
@@ -274,6 +274,24 @@ async def worker_of_a_dying_brain(path: Path) -> AsyncIterator[tuple[RemoteGate,
 
 def _ignore(_said: object) -> None:
     pass
+
+
+async def test_a_worker_goes_on_looking_for_the_brain_whatever_happens(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failing = [OSError("nobody is there"), ArithmeticError("a fault that nobody thought of")]
+
+    async def fails(path: str, channel: Channel) -> None:
+        if failing:
+            raise failing.pop()
+        await reach(path, channel)
+
+    monkeypatch.setattr("gateway.brain.remote.reach", fails)
+    async with opened(Brain(path, fixed(1))), worker(path) as gate:
+        assert await permit(gate)
+    assert caplog.text.count("looking for the brain failed") == 1
+    assert "a fault that nobody thought of" in caplog.text
+    assert "nobody is there" not in caplog.text
 
 
 async def test_what_is_known_of_the_backends_reaches_every_worker(path: Path) -> None:
