@@ -14,7 +14,6 @@ A cap is no bound where outputs under caps of its size were longer than any of t
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -199,12 +198,13 @@ class _Recent(Generic[_Key, _Value]):
     def __init__(self, size: int, make: Callable[[], _Value]) -> None:
         self._size = size
         self._make = make
-        self._entries: OrderedDict[_Key, _Value] = OrderedDict()
+        self._entries: dict[_Key, _Value] = {}  # in the order of their last use
 
     def find(self, key: _Key) -> _Value | None:
         value = self._entries.get(key)
         if value is not None:
-            self._entries.move_to_end(key)
+            del self._entries[key]
+            self._entries[key] = value
         return value
 
     def peek(self, key: _Key) -> _Value | None:
@@ -216,14 +216,12 @@ class _Recent(Generic[_Key, _Value]):
         return list(islice(reversed(self._entries.items()), most))
 
     def obtain(self, key: _Key) -> _Value:
-        entries = self._entries
-        value = entries.get(key)
+        value = self.find(key)
         if value is not None:
-            entries.move_to_end(key)
             return value
-        value = entries[key] = self._make()
-        if len(entries) > self._size:
-            entries.popitem(last=False)
+        if len(self._entries) >= self._size:
+            del self._entries[next(iter(self._entries))]
+        value = self._entries[key] = self._make()
         return value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import sqrt
-from operator import add
 from typing import Final, NamedTuple
 
 
@@ -132,7 +131,7 @@ class Line:
     where the line begins is the time to the first token, which nobody saw.
     """
 
-    __slots__ = ("_keep", "_sums")
+    __slots__ = ("_count", "_keep", "_x", "_xx", "_xy", "_y", "_yy")
 
     ENOUGH: Final = 4.0  # answers, old ones counting less
     RECALLED: Final = 6
@@ -141,7 +140,7 @@ class Line:
 
     def __init__(self, keep: float) -> None:
         self._keep = keep
-        self._sums: tuple[float, ...] = (0.0,) * 6
+        self._count = self._x = self._y = self._xx = self._xy = self._yy = 0.0  # sums: x tokens, y seconds
 
     def recall(self, start: float, pace: float) -> None:
         """Go on from a line that was found before, as if ``RECALLED`` answers had told it again."""
@@ -151,17 +150,27 @@ class Line:
 
     def fade(self) -> None:
         """Give what was added so far less weight."""
-        self._sums = tuple(each * self._keep for each in self._sums)
+        keep = self._keep
+        self._count *= keep
+        self._x *= keep
+        self._y *= keep
+        self._xx *= keep
+        self._xy *= keep
+        self._yy *= keep
 
     def add(self, tokens: float, seconds: float) -> None:
         """Take one answer."""
-        added = (1.0, tokens, seconds, tokens * tokens, tokens * seconds, seconds * seconds)
-        self._sums = tuple(map(add, self._sums, added))
+        self._count += 1.0
+        self._x += tokens
+        self._y += seconds
+        self._xx += tokens * tokens
+        self._xy += tokens * seconds
+        self._yy += seconds * seconds
 
     @property
     def value(self) -> Start | None:
         """None where it cannot be told: few answers, or all of one length."""
-        count, x, y, xx, xy, yy = self._sums
+        count, x, y, xx, xy, yy = self._count, self._x, self._y, self._xx, self._xy, self._yy
         if count < self.ENOUGH:
             return None
         x, y = x / count, y / count

@@ -16,6 +16,7 @@ _HEAD: Final = 8 * 1024
 _TAIL: Final = 32 * 1024
 _WHOLE: Final = 64 * 1024  # a body up to this size is parsed; of a larger one the head and the tail are searched
 _USAGE_MAX: Final = 4 * 1024  # bytes that a usage object may have
+_NESTED_MOST: Final = 8  # objects in a usage object
 _FAILURE: Final = 400  # the first status of failure
 _JSON: Final = json.JSONDecoder()
 
@@ -58,13 +59,19 @@ def _counted(counts: dict[str, Any]) -> Usage | None:
         details = counts.get(key)
         if isinstance(details, dict):
             cached = details.get("cached_tokens")
-    prompt = next((counts[k] for k in ("prompt_tokens", "input_tokens", "input_length") if k in counts), None)
+    prompt = _first(counts, "prompt_tokens", "input_tokens", "input_length")
     if "cache_read_input_tokens" in counts:  # Anthropic's input_tokens leave cached input out
         cached = counts["cache_read_input_tokens"]
         if prompt is not None:
             prompt = _sum(prompt, cached, counts.get("cache_creation_input_tokens"))
-    output = next((counts[k] for k in ("completion_tokens", "output_tokens", "generated_tokens") if k in counts), None)
-    return _usage(prompt, output, cached)
+    return _usage(prompt, _first(counts, "completion_tokens", "output_tokens", "generated_tokens"), cached)
+
+
+def _first(counts: dict[str, Any], one: str, other: str, third: str) -> Any:
+    """The first of the three that there is."""
+    if one in counts:
+        return counts[one]
+    return counts[other] if other in counts else counts.get(third)
 
 
 def _usage(prompt: Any, completion: Any, cached: Any) -> Usage | None:
@@ -92,6 +99,29 @@ def find_usage(window: bytes) -> Usage | None:
     except (ValueError, RecursionError):
         return None
     return usage_of({"usage": counts})
+
+
+def sole_usage(body: bytes) -> Usage | None:
+    """Token counts of a reply that is one JSON object, tells of no error and has ``usage`` once; else None.
+
+    They are found without a parse of the text in it, in which no such mark can be; see ``find_usage``.
+    """
+    at = body.find(b'"usage":')
+    if at < 0 or not body.startswith(b"{") or not body.endswith((b"}", b"}\n")):
+        return None
+    start = body.find(b"{", at)
+    if start < 0 or body[at + 8 : start].strip() or body.find(b'"usage":', start) >= 0 or body.find(b'"error"') >= 0:
+        return None
+    end = start
+    for _ in range(_NESTED_MOST):  # an object may hold others
+        end = body.find(b"}", end) + 1
+        if not end:
+            return None
+        counts = body[start:end]
+        if counts.count(b"{") == counts.count(b"}"):
+            document = load(counts)
+            return None if document is None else _counted(document)
+    return None
 
 
 def fault_of(document: dict[str, Any]) -> Fault | None:
@@ -171,8 +201,12 @@ class BodyReader:
         return 0
 
     def _read_whole(self) -> None:
+        body = bytes(self._body)
+        if self._success and self._counts is usage_of and (usage := sole_usage(body)) is not None:
+            self.usage, self.complete = usage, True
+            return
         try:
-            document = orjson.loads(bytes(self._body))
+            document = orjson.loads(body)
         except ValueError:
             return
         parts = document if isinstance(document, list) else [document]  # a list: TGI's root route, SGLang's batches

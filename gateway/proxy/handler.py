@@ -690,9 +690,9 @@ def decide(end: End, relay: Relay) -> Outcome:
         return _ENDS[end]
     if relay.status in BUSY:
         return Outcome.BACKEND_BUSY
-    if relay.status >= HTTPStatus.INTERNAL_SERVER_ERROR and relay.status != HTTPStatus.NOT_IMPLEMENTED:
+    if relay.status >= 500 and relay.status != 501:  # noqa: PLR2004 - one of HTTPStatus is compared in Python
         return Outcome.BACKEND_ERROR
-    if relay.status >= HTTPStatus.BAD_REQUEST:  # 501 too: llama.cpp's answer to embeddings where it has none
+    if relay.status >= 400:  # noqa: PLR2004 - as above; 501 too: llama.cpp's answer to embeddings where it has none
         return Outcome.CLIENT_ERROR
     return _FAULTS[relay.fault]
 

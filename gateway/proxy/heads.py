@@ -177,7 +177,7 @@ class Heads:
 
     def find(self, data: bytes) -> Found | None:
         """The request that ``data`` begins with; None where its head is not known."""
-        cut = _cut(data)
+        cut = cut_out(data)
         if cut is None:
             return None
         key, request_id, length, body_at = cut
@@ -186,7 +186,7 @@ class Heads:
 
     def learn(self, data: bytes, head: Head, length: int) -> None:
         """Know ``head`` again, which the parser found at the beginning of ``data`` with a body of ``length`` bytes."""
-        cut = _cut(data)
+        cut = cut_out(data)
         if cut is None or cut[2] != length or (cut[1] and not self._ids):
             return
         if head.terms.http10 or head.method != "POST":
@@ -203,7 +203,7 @@ class Heads:
         self._known[cut[0]] = head
 
 
-def _cut(data: bytes) -> tuple[bytes, str, int, int] | None:
+def cut_out(data: bytes) -> tuple[bytes, str, int, int] | None:
     """(head without what may differ, id, length, where the body begins); None where that cannot be told."""
     end = data.find(b"\r\n\r\n", 0, LONGEST)
     if end < 0:

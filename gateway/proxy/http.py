@@ -74,7 +74,8 @@ _IDENTITY: Final = frozenset(
 )
 _REPLACED_OF_STRANGERS: Final = _REPLACED_IN_REQUEST | _IDENTITY
 _LENGTH: Final = frozenset({b"content-length"})
-_BODYLESS: Final = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+_NO_CONTENT: Final = 204
+BODYLESS: Final = frozenset({_NO_CONTENT, 304})
 _UPGRADE: Final = b"Connection: Upgrade\r\nUpgrade: websocket"
 _CREDENTIALS: Final = frozenset({b"authorization", b"x-api-key", b"api-key"})
 _REPLACED_IN_RESPONSE: Final = _HOP_BY_HOP | {b"x-request-id"}
@@ -90,6 +91,16 @@ class Framing(Enum):
     CLOSE = "close"  # by the end of the connection: clients of HTTP/1.0
 
 
+class HeadMemo:
+    """What was worked out of a head, and holds for all that differ from it in the length of the body alone."""
+
+    __slots__ = ("around", "first")
+
+    def __init__(self) -> None:
+        self.first: dict[bytes, bytes] | None = None  # values by name in lower case
+        self.around: tuple[bytes, bytes] | None = None  # what the client gets of it, before and after that length
+
+
 @dataclass(slots=True)
 class ResponseHead:
     """A backend's status line and headers. ``length`` is None where the backend gave none, or framed by chunks."""
@@ -99,13 +110,19 @@ class ResponseHead:
     headers: list[tuple[bytes, bytes]]
     chunked: bool = False
     length: int | None = None
-    _first: dict[bytes, bytes] | None = field(default=None, compare=False, repr=False)  # values by name in lower case
+    memo: HeadMemo = field(default_factory=HeadMemo, compare=False, repr=False)
 
     def get(self, name: bytes) -> str:
-        """Value of the first header ``name`` (lower case), or an empty string."""
-        if self._first is None:
-            self._first = {key.lower(): value for key, value in reversed(self.headers)}
-        return self._first.get(name, b"").decode("latin-1")
+        """Value of the first header ``name`` (lower case, any but the length's), or an empty string."""
+        first = self.memo.first
+        if first is None:
+            first = self.memo.first = {key.lower(): value for key, value in reversed(self.headers)}
+        value = first.get(name)
+        return "" if value is None else value.decode("latin-1")
+
+    def with_length(self, length: int) -> ResponseHead:
+        """The same head of a body of another length."""
+        return ResponseHead(self.status, self.reason, self.headers, False, length, self.memo)
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -198,7 +215,7 @@ def switching_head(head: ResponseHead, request_id: bytes) -> bytes:
 
 def framing(head: ResponseHead, terms: ClientTerms) -> Framing:
     """How the answer's body is framed for this client."""
-    if terms.method == "HEAD" or head.status in _BODYLESS:
+    if terms.method == "HEAD" or head.status in BODYLESS:
         return Framing.NONE
     if head.length is not None:
         return Framing.LENGTH
@@ -216,10 +233,21 @@ def response_head(
     rates: Rates = (),
 ) -> bytes:
     """Head for the client: the backend's own, with exactly one framing header and the gateway's additions."""
+    streamed = head.get(b"content-type").startswith("text/event-stream")
+    if framed is Framing.LENGTH and head.length is not None and not rates and not streamed:
+        before, after = _around_length(head)
+        start = b"%b%d%b" % (before, head.length, after)
+    else:
+        start = _start(head, terms, framed, rates, streamed=streamed)
+    closing = b"".join([b"\r\n" + line for line in _connection(terms, keep_alive=keep_alive)])
+    return b"%b\r\nX-Request-Id: %b\r\nServer-Timing: %b%b\r\n\r\n" % (start, request_id, timing, closing)
+
+
+def _start(head: ResponseHead, terms: ClientTerms, framed: Framing, rates: Rates, *, streamed: bool) -> bytes:
     dropped = _without(_REPLACED_IN_RESPONSE, head.headers)
     if rates:
         dropped |= {name.encode() for name, _ in rates}
-    if head.length is None or head.status == HTTPStatus.NO_CONTENT:
+    if head.length is None or head.status == _NO_CONTENT:
         dropped |= _LENGTH
     out = [b"HTTP/1.1 %d %b" % (head.status, head.reason)]
     seen = set()
@@ -233,14 +261,29 @@ def response_head(
         out.append(b"Transfer-Encoding: chunked")
         if terms.trailers:
             out.append(b"Trailer: Server-Timing")
-    if head.get(b"content-type").startswith("text/event-stream"):
+    if streamed:
         out.extend(line for name, line in _UNBUFFERED if name not in seen)
     out.extend(f"{name}: {value}".encode() for name, value in rates)
-    out.extend(
-        (b"X-Request-Id: " + request_id, b"Server-Timing: " + timing, *_connection(terms, keep_alive=keep_alive))
-    )
-    out.append(b"\r\n")
     return b"\r\n".join(out)
+
+
+def _around_length(head: ResponseHead) -> tuple[bytes, bytes]:
+    """The lines of a head that pass, before and after the digits of its length: once for all that are alike."""
+    around = head.memo.around
+    if around is None:
+        dropped = _without(_REPLACED_IN_RESPONSE, head.headers)
+        parts = [b"HTTP/1.1 %d %b" % (head.status, head.reason), b""]
+        place = 0
+        for name, value in head.headers:
+            lower = name.lower()
+            if lower == b"content-length":
+                if not place:
+                    parts[0] += b"\r\n" + name + b": "
+                    place = 1
+            elif lower not in dropped:
+                parts[place] += b"\r\n" + name + b": " + value
+        around = head.memo.around = parts[0], parts[1]
+    return around
 
 
 # What tells nginx and browsers not to hold back or keep a stream.

@@ -22,7 +22,8 @@ import httptools
 
 from gateway.model import Backend
 from gateway.proxy.config import ProxyConfig, TlsConfig
-from gateway.proxy.http import ResponseHead
+from gateway.proxy.heads import cut_out
+from gateway.proxy.http import BODYLESS, ResponseHead
 from gateway.proxy.tls import TurnedAway, client_context
 
 _COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
@@ -33,6 +34,7 @@ _EARLY: Final = 0.002  # timers may fire so much too early
 _PROOF: Final = 1.0  # seconds that an idle connection stays open before its backend is known to keep such ones
 _FIRST_FINAL_STATUS: Final = 200
 _HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head
+_KNOWN: Final = 64  # heads of answers of one backend that are remembered; some hold the second at which they were sent
 _SWITCHING: Final = 101
 _HEAD, _BODY, _DONE = "head", "body", "done"  # phases of an answer
 
@@ -97,6 +99,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = self.opened_at = 0.0
         self._paused = False
         self._acked: int | None = None  # bytes of ours before the request at hand, as the system counts them
+        self._head: ResponseHead | None = None  # that is still to be told of
         self._told: int | None = None  # the same of all that was written; None where that cannot be told
         self._poll: select.poll | None = None
         self.rings_at = math.inf  # when the receiver is to look
@@ -138,10 +141,7 @@ class Connection(asyncio.Protocol):
         self._once = once
         self._upgrade = upgrade
         self._until_close = self._keep = self.answered = False
-        # A parser of its own for each answer: no state of the last one, and the answer to HEAD needs no mending.
-        self._parser = httptools.HttpResponseParser(self)
-        # A backend that gives both framings means chunks (RFC 9112 6.3); what leaves here has one.
-        self._parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        self._parser = None
         self._acked = self._told
         if self._told is not None:
             self._told += len(head) + len(body)
@@ -245,31 +245,56 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse, then hand on what came in one go."""
-        parser = self._parser
         if self._upgraded and self._receiver is not None:
             self._receiver.data(data, time.monotonic(), ended=False)
             return
-        if parser is None:  # nothing was asked
+        if self._receiver is None:  # nothing was asked
             self.abort()
             return
         if not self.answered:
             self.answered = True
             self._pool.doors_shut = 0
+        whole = self._phase is _HEAD and not self._head_size and not self._upgrade and not self._head_only
+        if whole and self._take_known(data):
+            return
+        self._parse(data)
+        if whole and self._phase is _DONE and self._keep and self._head is not None:
+            self._pool.learn(data, self._head)
+        self._deliver()
+
+    def _parse(self, data: bytes) -> None:
         if self._phase is _HEAD:
             self._head_size += len(data)
+        parser = self._parser or self._make_parser()
         try:
             parser.feed_data(data)
         except httptools.HttpParserError as error:
             if self._phase is not _DONE:
                 self._broken(f"the backend's answer is not HTTP: {error}")
-                return
             self._keep = False
         except httptools.HttpParserUpgrade as switch:
             self._switch(data[switch.args[0] :])
         if self._phase is _HEAD and self._head_size > _HEAD_LIMIT:
             self._broken(f"the backend's answer has a head of more than {_HEAD_LIMIT} bytes")
-            return
+
+    def _make_parser(self) -> httptools.HttpResponseParser:
+        """One for each answer: no state of the last one, and the answer to HEAD needs no mending."""
+        self._parser = parser = httptools.HttpResponseParser(self)
+        # A backend that gives both framings means chunks (RFC 9112 6.3); what leaves here has one.
+        parser.set_dangerous_leniencies(lenient_chunked_length=True)
+        return parser
+
+    def _take_known(self, data: bytes) -> bool:
+        """Take an answer that is here whole and has a head that was parsed before, but for its length."""
+        head = self._pool.known(data)
+        if head is None or head.length is None:
+            return False
+        self._phase, self._keep, self._until_close, self.chunked = _DONE, True, False, False
+        self._head = head
+        if head.length:
+            self._chunks.append(data[-head.length :])
         self._deliver()
+        return True
 
     def _switch(self, rest: bytes) -> None:
         """It answered 101: what follows is no longer HTTP, and ends with the connection."""
@@ -322,7 +347,7 @@ class Connection(asyncio.Protocol):
         self._head_size = 0
         self._reason = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._head: ResponseHead | None = None
+        self._head = None
         self._chunks: list[bytes] = []
 
     def on_message_begin(self) -> None:
@@ -412,6 +437,13 @@ def _read_framing(head: ResponseHead) -> None:
         head.length = None
 
 
+def _plain(data: bytes, body_at: int, head: ResponseHead) -> bool:
+    """Whether each line is a header, and what may differ is said once."""
+    names = [name.lower() for name, _ in head.headers]
+    once = names.count(b"content-length") == 1 and names.count(b"x-request-id") <= 1
+    return once and data.count(b"\r\n", 0, body_at - 2) == len(names) + 1
+
+
 def bytes_acked(transport: asyncio.Transport) -> int | None:
     """Bytes of ours that the peer acknowledged: ``tcpi_bytes_acked``, at offset 120 of Linux's struct tcp_info."""
     if not hasattr(socket, "TCP_INFO"):
@@ -454,6 +486,7 @@ class Upstream:
         self.connections: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # in the order of their last use
         self._keeps: dict[bool, bool] = {}  # whether it keeps a connection after an answer (in chunks?), where known
+        self._heads: dict[bytes, ResponseHead] = {}  # of whole answers, by their bytes without what may differ
         self._proof = min(_PROOF, config.upstream_keepalive / 2)
         self._sweeper: asyncio.TimerHandle | None = None
         self._bell: asyncio.TimerHandle | None = None  # one for all connections: a timer for each would be half a KiB
@@ -495,6 +528,25 @@ class Upstream:
                 return connection
             connection.abort()
         return None
+
+    def known(self, data: bytes) -> ResponseHead | None:
+        """The head of an answer that ``data`` is whole; None where such a head was not parsed before."""
+        found = cut_out(data)
+        if found is None or len(data) != found[3] + found[2]:
+            return None
+        head = self._heads.get(found[0])
+        return None if head is None else head.with_length(found[2])
+
+    def learn(self, data: bytes, head: ResponseHead) -> None:
+        """Know ``head`` again, which the parser found in ``data``, an answer that is here whole and kept alive."""
+        found = cut_out(data)
+        if found is None or found[2] != head.length or len(data) != found[3] + found[2] or head.chunked:
+            return
+        if head.status < _FIRST_FINAL_STATUS or head.status in BODYLESS or not _plain(data, found[3], head):
+            return
+        if len(self._heads) >= _KNOWN:
+            self._heads.clear()
+        self._heads[found[0]] = head
 
     async def connect(self) -> Connection:
         """Open a fresh connection.

@@ -52,7 +52,8 @@ class Answer(NamedTuple):
     model: float
 
 
-class Life(NamedTuple):
+@dataclass(slots=True)
+class Life:
     """What a request lived through, in the mean over its time: requests in flight, and the KV tokens they were to hold.
 
     The tokens are as admission predicts them.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from typing import Final
+
+_TOGETHER: Final = 16  # rows that go into the columns at once
 
 
 class Rows:
@@ -13,24 +16,38 @@ class Rows:
     tuple's memory.
     """
 
-    __slots__ = ("_capacity", "_columns", "_next")
+    __slots__ = ("_capacity", "_columns", "_fresh", "_next")
 
     def __init__(self, figures: int, capacity: int) -> None:
         self._columns: list[array[float]] = [array("d"), *(array("f") for _ in range(figures))]
         self._capacity = capacity
         self._next = 0
+        self._fresh: list[tuple[float, ...]] = []
 
     def add(self, *row: float) -> None:
         """Take a row, a number for each column."""
-        if len(self._columns[0]) < self._capacity:
-            for column, value in zip(self._columns, row, strict=True):
-                column.append(value)
+        self._fresh.append(row)
+        if len(self._fresh) >= _TOGETHER:
+            self._take()
+
+    def _take(self) -> None:
+        """Put the fresh rows into the columns: a column at a time, as long as none is written over."""
+        fresh, self._fresh = self._fresh, []
+        if len(self._columns[0]) + len(fresh) <= self._capacity:
+            for column, values in zip(self._columns, zip(*fresh, strict=True), strict=True):
+                column.extend(values)
             return
-        place = self._next
-        for column, value in zip(self._columns, row, strict=True):
-            column[place] = value
-        self._next = (place + 1) % self._capacity
+        for row in fresh:
+            full = len(self._columns[0]) >= self._capacity
+            for column, value in zip(self._columns, row, strict=True):
+                if full:
+                    column[self._next] = value
+                else:
+                    column.append(value)
+            self._next = (self._next + full) % self._capacity
 
     def since(self, instant: float) -> Iterator[tuple[float, ...]]:
         """Rows that are not older than ``instant``, in no order."""
+        if self._fresh:
+            self._take()
         return (row for row in zip(*self._columns, strict=True) if row[0] >= instant)

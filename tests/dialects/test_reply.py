@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -8,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.dialects.base import Fault, Probe
-from gateway.dialects.reply import BodyReader, fault_in, find_usage, timings_of, usage_of
+from gateway.dialects.reply import BodyReader, fault_in, find_usage, sole_usage, timings_of, usage_of
 from gateway.model import Health, Usage
 from tests.dialects.helpers import Heard, cut, hear, pieces
 
@@ -130,3 +132,45 @@ def test_any_body_in_any_pieces_is_heard_alike(body: bytes, at: list[int], conte
 )
 def test_what_a_probe_s_answer_says(status: int, health: Health) -> None:
     assert Probe("/health").verdict(status) is health
+
+
+_COUNTS = {"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}
+_TEXT = {"message": {"content": 'of "usage": {"completion_tokens": 1} and "error"'}}
+
+
+@pytest.mark.parametrize("dump", [lambda it: json.dumps(it).encode(), orjson.dumps], ids=["with spaces", "without"])
+@pytest.mark.parametrize(
+    ("document", "sole"),
+    [
+        ({"choices": [_TEXT], "usage": _COUNTS}, True),
+        ({"usage": _COUNTS, "choices": [_TEXT]}, True),
+        ({"response": {"output": [], "usage": _COUNTS}}, True),
+        ({"choices": [], "usage": None}, False),
+        ({"choices": [], "usage": {}}, False),
+        ({"choices": []}, False),
+        ({"usage": _COUNTS, "error": None}, False),
+        ({"usage": _COUNTS, "error": {"message": "queue is full"}}, False),
+        ({"usage": _COUNTS, "message": {"usage": {"input_tokens": 1}}}, False),
+        ([{"usage": _COUNTS}], False),
+        ({"usage": {"prompt_tokens": 1, "odd": "}{"}}, False),
+        ({"usage": {"prompt_tokens": 1, "odd": "}"}}, False),
+    ],
+)
+def test_counts_that_are_found_are_those_that_a_parse_finds(
+    document: Any, sole: bool, dump: Callable[[Any], bytes]
+) -> None:
+    body = dump(document)
+    found = sole_usage(body)
+    assert (found is not None) is sole
+    if found is not None:
+        assert found == usage_of(orjson.loads(body))
+    heard = hear(BodyReader(200, "application/json"), [body])
+    parts = document if isinstance(document, list) else [document]
+    assert heard.usage == usage_of(parts[0])
+    assert heard.complete
+    assert (heard.fault is not None) is bool(parts[0].get("error"))
+
+
+@pytest.mark.parametrize("body", [b'{"usage":{"prompt_tokens":1', b'{"usage":{]}}', b'{"usage":1}', b""])
+def test_counts_of_a_body_that_is_cut_are_not_guessed(body: bytes) -> None:
+    assert sole_usage(body) is None

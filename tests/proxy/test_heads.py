@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gateway.proxy.heads import LONGEST, Head, Heads
 from gateway.proxy.listener import ClientConnection, _Parsed
+from gateway.proxy.upstream import Connection
 from tests.fuzz.effort import EFFORT
-from tests.proxy.helpers import CHAT, RawClient, ScriptedBackend, always, open_house, reply, request
+from tests.proxy.helpers import CHAT, Message, Peer, RawClient, ScriptedBackend, always, open_house, reply, request
 
 NAMED = request(body=CHAT, headers=[("X-Request-Id", "one"), ("Authorization", "Bearer k"), ("Accept", "*/*")])
 NAMELESS = request(body=CHAT, headers=[("Accept", "*/*")])
@@ -220,4 +221,92 @@ async def test_a_known_head_whose_client_leaves_before_its_body() -> None:
         await asyncio.sleep(0.1)
         assert (await house.ask(data)).status == 200
         assert len(engine.requests) == 2
+    await engine.stop()
+
+
+# -- the other side: answers whose heads are known ----------------------------------------------------------------
+
+
+async def test_an_answers_head_is_parsed_once_and_passed_on_with_its_own_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parses: list[bytes] = []
+    parse = Connection._parse
+
+    def counted(self: Connection, data: bytes) -> None:
+        parses.append(data)
+        parse(self, data)
+
+    monkeypatch.setattr(Connection, "_parse", counted)
+    bodies = iter([b"{}", b'{"a":1}', b"", b'{"usage":{"completion_tokens":7}}'])
+
+    async def script(peer: Peer, _message: Message) -> None:
+        body = next(bodies)
+        await peer.send(reply(body, headers=[("Content-Type", "application/json"), ("X-Request-Id", f"e{len(body)}")]))
+
+    engine = await ScriptedBackend(script).start()
+    async with open_house(engine) as house:
+        house.front._upstreams["a"]._keeps = {False: True}
+        client = await RawClient.connect(house.gateway.url)
+        answers = [await client.ask(request("POST", "/v1/embeddings", CHAT, [("X-Request-Id", "me")])) for _ in "123"]
+        assert [answer.body for answer in answers[:2]] == [b"{}", b'{"a":1}']
+        assert [answer.get("Content-Length") for answer in answers[:2]] == ["2", "7"]
+        assert {answer.get("X-Request-Id") for answer in answers} == {"me"}
+        last = await client.ask(request(body=CHAT))
+        assert last.body == b'{"usage":{"completion_tokens":7}}'
+        usage = house.records.all[-1].usage
+        assert usage is not None
+        assert usage.completion_tokens == 7
+        answers_parsed = [data for data in parses if data.startswith(b"HTTP/1.1 200")]
+        assert len([data for data in answers_parsed if b"X-Request-Id" in data]) == 1
+        client.close()
+    await engine.stop()
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        reply(b"{}") + b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad",
+        reply(b"{}").replace(b"200 OK", b"500 Oh"),
+        reply(b"{}").replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+        reply(b"{}")
+        .replace(b"Content-Length: 2", b"Transfer-Encoding: chunked")
+        .replace(b"{}", b"2\r\n{}\r\n0\r\n\r\n"),
+    ],
+    ids=["more than asked for", "another status", "to be closed", "in chunks"],
+)
+async def test_an_answer_that_differs_is_parsed(second: bytes) -> None:
+    said = iter([reply(b"{}"), second])
+
+    async def script(peer: Peer, _message: Message) -> None:
+        await peer.send(next(said, reply(b"{}")))
+
+    engine = await ScriptedBackend(script).start()
+    async with open_house(engine) as house:
+        house.front._upstreams["a"]._keeps = {False: True, True: True}
+        client = await RawClient.connect(house.gateway.url)
+        target = "/v1/embeddings"
+        assert (await client.ask(request("POST", target, CHAT))).status == 200
+        answer = await client.ask(request("POST", target, CHAT))
+        assert (answer.status, answer.body) == (500 if b"500" in second else 200, b"{}")
+        again = await client.ask(request("POST", target, CHAT))
+        assert (again.status, again.body) == (200, b"{}")
+        client.close()
+    await engine.stop()
+
+
+async def test_an_answer_that_comes_in_pieces_behind_a_known_head() -> None:
+    async def script(peer: Peer, _message: Message) -> None:
+        data = reply(b'{"some":"answer"}')
+        for piece in (data[:10], data[10:-5], data[-5:]) if len(engine.requests) > 1 else (data,):
+            await peer.send(piece)
+            await asyncio.sleep(0.005)
+
+    engine = await ScriptedBackend(script).start()
+    async with open_house(engine) as house:
+        house.front._upstreams["a"]._keeps = {False: True}
+        client = await RawClient.connect(house.gateway.url)
+        for _ in range(3):
+            assert (await client.ask(request("POST", "/v1/embeddings", CHAT))).body == b'{"some":"answer"}'
+        client.close()
     await engine.stop()

@@ -19,7 +19,7 @@ from gateway.simulator.setup import Load
 from gateway.simulator.workload import WORKLOADS, wants
 from gateway.simulator.world import World
 from gateway.telemetry import curve as curve_module
-from gateway.telemetry.curve import Answer, Curves, Level, Objectives
+from gateway.telemetry.curve import Answer, Curves, Level, Life, Objectives
 from gateway.telemetry.spread import Spread
 from tests.telemetry.emulated import Observed
 from tests.telemetry.helpers import record, ticket, timeline
@@ -419,7 +419,7 @@ def test_a_life_of_no_length_was_spent_alone() -> None:
     hand = Hand()
     hand.begin(0.0)
     done = hand.end(hand.begin(5.0), 5.0, tokens=0)
-    assert hand.curves._lives == {2: (1.0, 300)}
+    assert hand.curves._lives == {2: Life(1.0, 300)}
     hand.curves.observe(done)
     assert hand.curves._lives == {}
 
