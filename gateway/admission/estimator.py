@@ -57,7 +57,7 @@ class Estimator:
         """Start from the priors in ``config``."""
         self._config = config
         self._prompts: _Recent[tuple[str, bool], _PromptModel] = _Recent(_MODELS_MAX, lambda: _PromptModel(config))
-        self._outputs: _Recent[_MeanKey, _Mean] = _Recent(_MEANS_MAX, _Mean)
+        self._outputs: _Recent[_MeanKey, _Mean] = _Recent(_MEANS_MAX, _Mean, _REMEMBERED)
 
     def estimate(self, shape: Shape, client: str = "") -> WorkEstimate:
         """Predicted work of a request of this shape; every figure is finite, cost is at least 1."""
@@ -193,16 +193,20 @@ class _Mean:
 
 
 class _Recent(Generic[_Key, _Value]):
-    """A table of bounded size; the entry that was used least recently goes first."""
+    """A table of bounded size; the entry that was used least recently goes first.
 
-    def __init__(self, size: int, make: Callable[[], _Value]) -> None:
+    Of up to ``few`` entries nobody asks for that order, and none is kept.
+    """
+
+    def __init__(self, size: int, make: Callable[[], _Value], few: int = 0) -> None:
         self._size = size
+        self._few = few
         self._make = make
         self._entries: dict[_Key, _Value] = {}  # in the order of their last use
 
     def find(self, key: _Key) -> _Value | None:
         value = self._entries.get(key)
-        if value is not None:
+        if value is not None and len(self._entries) > self._few:
             del self._entries[key]
             self._entries[key] = value
         return value
@@ -243,4 +247,4 @@ def _features(shape: Shape) -> _Features:
 
 
 def _bounded(tokens: float) -> int:
-    return round(tokens) if 0 <= tokens <= _TOKENS_MAX else round(min(max(tokens, 0), _TOKENS_MAX))
+    return int(min(max(tokens, 0.0), _TOKENS_MAX) + 0.5)

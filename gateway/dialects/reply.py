@@ -106,11 +106,11 @@ def sole_usage(body: bytes) -> Usage | None:
 
     They are found without a parse of the text in it, in which no such mark can be; see ``find_usage``.
     """
-    at = body.find(b'"usage":')
+    at = body.rfind(b'"usage":')
     if at < 0 or not body.startswith(b"{") or not body.endswith((b"}", b"}\n")):
         return None
     start = body.find(b"{", at)
-    if start < 0 or body[at + 8 : start].strip() or body.find(b'"usage":', start) >= 0 or body.find(b'"error"') >= 0:
+    if start < 0 or body[at + 8 : start].strip() or body.find(b"error") >= 0 or body.rfind(b'"usage":', 0, at) >= 0:
         return None
     end = start
     for _ in range(_NESTED_MOST):  # an object may hold others

@@ -141,7 +141,9 @@ def name_of(value: Any) -> str | None:
 
 def count_of(value: Any) -> int | None:
     """A count that came from outside, at most a milliard; None where it is no count (llama.cpp: -1 is unlimited)."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
+    if type(value) is int:
+        return value if 0 <= value <= _COUNT_MAX else _COUNT_MAX if value > 0 else None
+    if isinstance(value, float) and value >= 0:
         return int(min(value, _COUNT_MAX))
     return None
 
@@ -314,10 +316,10 @@ def _looked_at(text: str, size: int) -> tuple[int, int]:
     """How many of ``size`` bytes are digits, hex or base64, and how many are signs, by samples from four places."""
     sample = text.encode() if len(text) <= 4 * _SAMPLE else _sample(text)
     sorts = sample.translate(_SORTS)
-    digits, marks = sorts.count(b"d"), sorts.count(b"b")
-    if (len(sample) - digits - marks - sorts.count(b"l")) * _WORD < len(sample):
+    digits, signs = sorts.count(b"d"), sorts.count(b"s")
+    if (signs + sorts.count(b"-")) * _WORD < len(sample):
         return size, 0
-    signs = marks + sorts.count(b"s")
+    signs += sorts.count(b"b")
     return size * digits // len(sample), size * signs // len(sample)
 
 

@@ -22,7 +22,7 @@ import httptools
 
 from gateway.model import Backend
 from gateway.proxy.config import ProxyConfig, TlsConfig
-from gateway.proxy.heads import cut_out
+from gateway.proxy.heads import Around, cut_out
 from gateway.proxy.http import BODYLESS, ResponseHead
 from gateway.proxy.tls import TurnedAway, client_context
 
@@ -487,6 +487,7 @@ class Upstream:
         self._idle: dict[Connection, None] = {}  # in the order of their last use
         self._keeps: dict[bool, bool] = {}  # whether it keeps a connection after an answer (in chunks?), where known
         self._heads: dict[bytes, ResponseHead] = {}  # of whole answers, by their bytes without what may differ
+        self._last: tuple[Around, ResponseHead] | None = None  # most come again and again
         self._proof = min(_PROOF, config.upstream_keepalive / 2)
         self._sweeper: asyncio.TimerHandle | None = None
         self._bell: asyncio.TimerHandle | None = None  # one for all connections: a timer for each would be half a KiB
@@ -531,11 +532,21 @@ class Upstream:
 
     def known(self, data: bytes) -> ResponseHead | None:
         """The head of an answer that ``data`` is whole; None where such a head was not parsed before."""
+        if self._last is not None:
+            around, head = self._last
+            length = around.length(data)
+            if length >= 0:
+                return head.with_length(length) if len(data) == around.body_at + length else None
         found = cut_out(data)
-        if found is None or len(data) != found[3] + found[2]:
+        if found is None:
             return None
-        head = self._heads.get(found[0])
-        return None if head is None else head.with_length(found[2])
+        key, request_id, length, body_at = found
+        known = self._heads.get(key)
+        if known is None or len(data) != body_at + length:
+            return None
+        if not request_id:
+            self._last = Around(data, key, length, body_at), known
+        return known.with_length(length)
 
     def learn(self, data: bytes, head: ResponseHead) -> None:
         """Know ``head`` again, which the parser found in ``data``, an answer that is here whole and kept alive."""

@@ -119,7 +119,9 @@ class History:
     def _note_wait(self, record: Record) -> None:
         line = record.timeline
         if record.lane is not None and line.offered is not None and line.admitted is not None:
-            waits = self._waits.setdefault(record.lane, deque(maxlen=_MOST))
+            waits = self._waits.get(record.lane)
+            if waits is None:
+                waits = self._waits[record.lane] = deque(maxlen=_MOST)
             waits.append((self._number, line.admitted - line.offered))
 
     def _keeps(self, lane: str | None, ttft: float | None, tpot: float | None) -> bool:

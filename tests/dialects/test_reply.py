@@ -135,7 +135,7 @@ def test_what_a_probe_s_answer_says(status: int, health: Health) -> None:
 
 
 _COUNTS = {"prompt_tokens": 5, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 3}}
-_TEXT = {"message": {"content": 'of "usage": {"completion_tokens": 1} and "error"'}}
+_TEXT = {"message": {"content": 'of "usage": {"completion_tokens": 1}'}}
 
 
 @pytest.mark.parametrize("dump", [lambda it: json.dumps(it).encode(), orjson.dumps], ids=["with spaces", "without"])
@@ -148,6 +148,7 @@ _TEXT = {"message": {"content": 'of "usage": {"completion_tokens": 1} and "error
         ({"choices": [], "usage": None}, False),
         ({"choices": [], "usage": {}}, False),
         ({"choices": []}, False),
+        ({"usage": _COUNTS, "choices": [{"message": {"content": 'of an "error"'}}]}, False),
         ({"usage": _COUNTS, "error": None}, False),
         ({"usage": _COUNTS, "error": {"message": "queue is full"}}, False),
         ({"usage": _COUNTS, "message": {"usage": {"input_tokens": 1}}}, False),
