@@ -21,8 +21,8 @@ _ROOMS = {
     "shedder spot tokens window",
     "brain": "codec desk remote wire words",
     "dialects": "openai registry reply request sse usage",
-    "proxy": "bodies fit gate handler heads http inbound load relay trust turns upstream",
-    "telemetry": "access_log clients curve entry history ladder metrics rows series wear window",
+    "proxy": "bodies fit gate handler heads http inbound keys load relay trust turns upstream",
+    "telemetry": "access_log clients curve entry history ladder metrics rows series sink wear window",
 }
 HOT = ("gateway/model.py", *(f"gateway/{room}/{name}.py" for room, names in _ROOMS.items() for name in names.split()))
 """What a request runs through. Not the listener: it inherits from aiohttp, which a compiled class cannot."""
