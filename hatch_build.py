@@ -17,11 +17,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _ROOMS = {
-    "admission": "affinity backlog balancer breaker controller estimator flow limit pace pool queue retries session "
-    "shedder spot tokens window",
+    "admission": "affinity backlog balancer breaker config controller estimator flow limit pace pool queue retries "
+    "session shedder spot tokens window",
     "brain": "codec desk remote wire words",
     "dialects": "openai registry reply request sse usage",
-    "proxy": "bodies fit gate handler heads http inbound keys load relay trust turns upstream",
+    "proxy": "bodies config fit gate handler heads http inbound keys load relay trust turns upstream",
     "telemetry": "access_log clients curve entry history ladder metrics rows series sink wear window",
 }
 HOT = ("gateway/model.py", *(f"gateway/{room}/{name}.py" for room, names in _ROOMS.items() for name in names.split()))
