@@ -50,8 +50,8 @@ class LineSink:
         self._mid_line = False
         self._wake = threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"log writer {target}", daemon=True)
-        self._thread.start()
+        self._writer = threading.Thread(target=self._run, name=f"log writer {target}", daemon=True)
+        self._writer.start()
 
     @property
     def dropped(self) -> int:
@@ -84,7 +84,7 @@ class LineSink:
             self._stopped = True
         self._stopping.set()
         self._wake.set()
-        self._thread.join(timeout)
+        self._writer.join(timeout)
         self._drop(self._take())
 
     # ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -41,6 +42,12 @@ def test_it_is_compiled_only_where_that_is_asked_for(
     if said is not None:
         monkeypatch.setenv("GATEWAY_COMPILE", said)
     assert hook()._wanted() is wanted
+
+
+def test_no_attribute_of_a_compiled_class_is_a_word_of_c() -> None:
+    """mypyc puts an underscore before each, and only the C compiler would tell."""
+    for name in hook().HOT:
+        assert not re.search(r"self\._(_?thread|_?int128|_?attribute_?|_?asm_?)\b", (ROOT / name).read_text()), name
 
 
 _DATACLASSES = """
