@@ -50,6 +50,31 @@ def test_no_attribute_of_a_compiled_class_is_a_word_of_c() -> None:
         assert not re.search(r"self\._(_?thread|_?int128|_?attribute_?|_?asm_?)\b", (ROOT / name).read_text()), name
 
 
+def classes(name: str) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.ClassDef)]
+
+
+def test_no_interpreted_class_inherits_from_a_compiled_one() -> None:
+    hot = set(hook().HOT)
+    open_to_all = {"Protocol", "Enum", "IntEnum", "Word", "Exception", "NamedTuple"}
+    shut = {each.name for name in hot for each in classes(name) if not open_to_all & {*map(ast.unparse, each.bases)}}
+    found = []
+    for path in (ROOT / "gateway").rglob("*.py"):
+        name = path.relative_to(ROOT).as_posix()
+        if name in hot:
+            continue
+        source, own = path.read_text(), {each.name for each in classes(name)}
+        imported = {
+            alias.asname or alias.name
+            for node in ast.walk(ast.parse(source))
+            if isinstance(node, ast.ImportFrom) and f"{(node.module or '').replace('.', '/')}.py" in hot
+            for alias in node.names
+        }
+        taken = (shut & imported) - own
+        found += [f"{name}: {each.name}" for each in classes(name) if taken & {*map(ast.unparse, each.bases)}]
+    assert found == []
+
+
 _DATACLASSES = """
 from array import array
 from dataclasses import dataclass, field
