@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final, cast
+from typing import Final
 from zlib import adler32, crc32
 
 from aiohttp import web
@@ -311,7 +311,7 @@ def _patience(config: ProxyConfig, size: int, begun: float) -> float:
     return min(config.client_timeout, left)
 
 
-_GONE: Final = cast("Head", None)
+_GONE: Final = Head.__new__(Head)  # of which nothing can be read
 UNRESOLVED: Final = Route("unresolved", Access.DENY)
 
 

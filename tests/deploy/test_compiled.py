@@ -50,6 +50,12 @@ def test_no_attribute_of_a_compiled_class_is_a_word_of_c() -> None:
         assert not re.search(r"self\._(_?thread|_?int128|_?attribute_?|_?asm_?)\b", (ROOT / name).read_text()), name
 
 
+def test_none_is_cast_to_no_class() -> None:
+    """A cast is looked at where it is compiled, so that the module could not be imported."""
+    for name in hook().HOT:
+        assert not re.search(r"\bcast\([^()]*, None\)", (ROOT / name).read_text()), name
+
+
 def classes(name: str) -> list[ast.ClassDef]:
     return [node for node in ast.walk(ast.parse((ROOT / name).read_text())) if isinstance(node, ast.ClassDef)]
 
