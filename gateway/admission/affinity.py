@@ -21,6 +21,7 @@ from typing import Final
 HELD_MOST: Final = 16_384  # blocks of one backend's picture: 8 MiB of text, two million tokens
 HELD_UNKNOWN: Final = 4_096  # where the engine does not say how much its cache holds
 HELD_LEAST: Final = 64
+SESSIONS: Final = 16_384  # whose last backend is remembered
 SURE: Final = 0.5  # of the tokens expected: fewer were cached, and what was thought to be there was not
 SHRINK: Final = 0.9  # of the picture, each time
 GROW: Final = 1.02
@@ -45,8 +46,9 @@ def rendezvous(session: int, names: Sequence[int], weights: Sequence[float]) -> 
     Raises:
         ValueError: there is no place.
     """
-    draws = [(session ^ name) * _GOLDEN & _MASK for name in names]
-    if len(set(weights)) <= 1:
+    golden, mask = _GOLDEN, _MASK
+    draws = [(session ^ name) * golden & mask for name in names]
+    if names and weights.count(weights[0]) == len(weights):
         return draws.index(max(draws))
     costs = [-log((draw + 0.5) / _SPAN) / weight for draw, weight in zip(draws, weights, strict=True)]
     return costs.index(min(costs))
@@ -72,6 +74,7 @@ class CacheMap:
         self._holders: dict[int, int] = {}  # block -> bits of the backends that have it
         self._free: list[int] = []
         self.doubted = 0  # bits of engines in whose caches next to nothing was found of what was thought to be there
+        self._homes: OrderedDict[str, int] = OrderedDict()  # session -> bit of the backend that had its last request
         self._next = 0
 
     def join(self) -> Cache:
@@ -84,6 +87,8 @@ class CacheMap:
     def leave(self, cache: Cache) -> None:
         """Forget an engine."""
         self.clear(cache)
+        for session in [session for session, bit in self._homes.items() if bit == cache.bit]:
+            del self._homes[session]
         self.doubted &= ~cache.bit
         self._free.append(cache.bit)
 
@@ -92,6 +97,18 @@ class CacheMap:
         for block in cache.blocks:
             self._drop(block, cache.bit)
         cache.blocks.clear()
+
+    def home(self, session: str) -> int:
+        """Bit of the backend that had the last request of a session, 0 where that is not known."""
+        return self._homes.get(session, 0)
+
+    def settle(self, session: str, cache: Cache) -> None:
+        """A request of this session was sent to the engine."""
+        homes = self._homes
+        homes[session] = cache.bit
+        homes.move_to_end(session)
+        if len(homes) > SESSIONS:
+            homes.popitem(last=False)
 
     def _drop(self, block: int, bit: int) -> None:
         left = self._holders[block] & ~bit

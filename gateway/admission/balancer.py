@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import groupby
+from math import sqrt
 from operator import attrgetter, or_
 from typing import Final, NamedTuple
 
@@ -50,11 +51,12 @@ class Field(NamedTuple):
 class Names:
     """What never changes of a set of backends: their bits, and the digests of their names."""
 
-    __slots__ = ("digests", "everyone", "of")
+    __slots__ = ("by_bit", "digests", "everyone", "of")
 
     def __init__(self, of: Sequence[Books] = ()) -> None:
         self.of = of
-        self.everyone = sum(books.cache.bit for books in of)
+        self.by_bit = {books.cache.bit: books for books in of}
+        self.everyone = sum(self.by_bit)
         self.digests = [books.digest for books in of]
 
 
@@ -201,6 +203,8 @@ class Balancer:
         if blocks and self._by_prefix:
             trusted = field.everyone & ~caches.doubted
             depth, home = caches.longest(blocks, trusted)
+            if depth and home & (home - 1) and ticket.session:
+                home = caches.home(ticket.session) & home or home
             if depth and depth >= WORTH * len(blocks) and home != trusted:
                 return Draw(home, Choice.PREFIX, depth)
         if ticket.session and (self._by_session or field.waiting):
@@ -223,7 +227,7 @@ class Balancer:
     ) -> Spot | Hold:
         """At home, if there is a place and it is within the share; else where else there is one."""
         home = draw.home
-        there = self._least([books for books in candidates if books.cache.bit & home], ticket, lane, now)
+        there = self._least(self._at(home, field, candidates), ticket, lane, now)
         if not isinstance(there, Hold) and self._fair(there.books, field):
             return self._at_home(there, draw, candidates, self._at_hand(draw.depth, field, ticket, entry))
         if keenly:
@@ -237,6 +241,13 @@ class Balancer:
         keen = self._keen(draw, spot, field, ticket, entry, now) if isinstance(there, Hold) else Keen.KEEN
         return Spot(spot.books, more=True, choice=Choice.SPILL, keen=keen, matched=spot.matched)
 
+    def _at(self, home: int, field: Field, candidates: Sequence[Books]) -> Sequence[Books]:
+        """Those of the bits ``home``; the one that it mostly is, is not sought among many."""
+        only = self._names_of(field.sound).by_bit.get(home)
+        if only is None:
+            return [books for books in candidates if books.cache.bit & home]
+        return (only,) if only.tier == candidates[0].tier else ()
+
     @staticmethod
     def _at_home(there: Spot, draw: Draw, candidates: Sequence[Books], keen: Keen) -> Spot:
         return Spot(there.books, there.more or len(candidates) > 1, draw.choice, keen, draw.depth)
@@ -249,14 +260,12 @@ class Balancer:
         return Keen.KEEN if warm or passed >= PASSES * len(field.sound) else Keen.COLD
 
     def _fair(self, books: Books, field: Field) -> bool:
-        """Whether one request more leaves a backend within 1 + c of its fair share.
-
-        A few in flight harm nobody, however few the others have.
-        """
-        inflight = books.window.inflight + 1
-        if inflight <= min(LOW_CONCURRENCY, 0.25 * books.limit.value):
+        """Whether a backend is within 1 + c of its fair share, and what chance has come and go beside it."""
+        inflight = books.window.inflight
+        if inflight < min(LOW_CONCURRENCY, 0.25 * books.limit.value):
             return True
-        return inflight * field.share <= (1.0 + self._balance.bound) * (field.inflight + 1) * books.share
+        fair = (field.inflight + 1) * books.share / field.share if field.share else 0.0
+        return inflight < (1.0 + self._balance.bound) * fair + sqrt(fair)
 
     def _second(self, candidates: Sequence[Books], field: Field, ticket: Ticket, lane: int, now: float) -> Spot | Hold:
         """The next best place, and how much is cached there: of those within their share, else the emptiest."""
@@ -315,7 +324,7 @@ def _tiers(candidates: Sequence[Books]) -> Iterable[Sequence[Books]]:
 
 
 def _emptiest(roomy: Sequence[Books]) -> Books:
-    scores = [(books.window.inflight + 1) / books.room for books in roomy]
+    scores = [(books.window.inflight + 1) / books.room + books.window.unread_tokens * books.reading for books in roomy]
     low = min(scores)
     if scores.count(low) == 1:
         return roomy[scores.index(low)]

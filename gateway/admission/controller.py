@@ -439,14 +439,14 @@ class AdmissionController:
         self._permits += 1
         books = spot.books
         running = self._running(ticket, lane, books, now)
+        if ticket.shape.blocks or (ticket.session and len(group.books) > 1):
+            books.note_prompt(running, spot.matched)
         self._pool.enter(books, running, now)
         if lane < len(self._config.queue.lanes) - 1:
             books.window.others_at = now
         group.flow.dispatch(ticket.priority, lane, ticket.work.cost, now)
         group.served += ticket.work.cost
         self._stay_awake(now)
-        if ticket.shape.blocks:
-            books.note_prompt(running, spot.matched)
         choice = Choice.FAILOVER if ticket.tried else spot.choice
         books.choices[choice._value_] += 1  # `value` is a call
         permit = Permit(self._permits, ticket, books.name, now, running, choice)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor, inf
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from gateway.admission.affinity import Cache, CacheMap, digest
@@ -30,6 +30,9 @@ CRITICAL_LAPSE: Final = 60.0  # seconds after the last critical request for whic
 DRAINED: Final = 4
 RAMP: Final = 10.0  # seconds until one that joined or came back is filled to its limit: it is cold
 REST_MOST: Final = 60.0  # seconds that an engine's own Retry-After is heeded, at most
+MET: Final = 0.75  # of its limit: so many in flight say what it is worth
+MET_LAPSE: Final = 30.0  # seconds for which they do
+ALIKE: Final = 2.5  # times another's unloaded pace, at most: the two are engines of one kind
 MOVED: Final = 1.5  # times another capacity: less than that moves no session
 BLOCK_TOKENS: Final = BLOCK_BYTES / 4.0  # about, of an engine's cache under one block of text
 
@@ -46,6 +49,7 @@ class Books:
         self._caches = caches
         self.cache: Cache = caches.join()
         self.room = 1.0  # its limit, weighted: what load is held against
+        self.reading = 0.0  # of the time that a request stays, what a token of a prompt takes to be read
         self.share = 1.0  # what it can hold, against the others
         self.pull = 1.0  # what it can serve, against the others; steady, for it places sessions
         self._ramp = 1.0  # of its limit, while it joins or comes back
@@ -61,6 +65,7 @@ class Books:
         self.health = Health.UNKNOWN
         self.drained = False  # the operator wants no new request to go to it
         self.suspect = False  # down, drained, or its breaker not closed: look closer
+        self._met_at = -inf  # when about as many were in flight as its limit allows
         self.turn = 0  # the last permit given for it: ties go to the least recent
         self.pinned: int | None = None  # the limit where it is fixed, for all gateways together
         self._replicas = config.limit.replicas
@@ -91,6 +96,7 @@ class Books:
         self.window.objective = inf  # known again with the next request
         self._limit_min = config.minimum
         self.drained = tuning.drained
+        self.room = self.limit.value * self.weight
         self._set_caps()
         self._judge()
 
@@ -103,7 +109,6 @@ class Books:
 
     def _set_caps(self) -> None:
         value = self.limit.value
-        self.room = value * self.weight
         self.cap = self.limit.cap(self.window)
         if self._ramp < 1.0:
             self.cap = min(self.cap, max(LOW_CONCURRENCY, floor(value * self._ramp)))
@@ -140,16 +145,19 @@ class Books:
         """Seconds between two requests that leave it, as long as as many run."""
         return self._stay / max(1, self.window.inflight)
 
-    @property
-    def found(self) -> bool:
-        """Whether its limit was met already; before, it only says how much was sent to it so far."""
-        return self.pinned is not None or any(direction == "down" for direction, _ in self.limit.changes)
+    def found(self, now: float) -> bool:
+        """Whether its limit was met, and lately; else it only says how much was sent to it so far."""
+        if self.pinned is not None:
+            return True
+        return now - self._met_at < MET_LAPSE and any(direction == "down" for direction, _ in self.limit.changes)
 
     def note_prompt(self, running: Running, matched: int) -> None:
         """A prompt was sent here, of which ``matched`` leading blocks are thought to be cached."""
-        blocks = running.ticket.shape.blocks
-        running.cached = matched * tokens_per_block(running.ticket) if matched else 0.0
-        self._caches.note(self.cache, blocks)
+        ticket = running.ticket
+        running.cached = matched * tokens_per_block(ticket) if matched else 0.0
+        self._caches.note(self.cache, ticket.shape.blocks)
+        if ticket.session:
+            self._caches.settle(ticket.session, self.cache)
 
     def enter(self, running: Running, now: float) -> None:
         """A request goes to this backend."""
@@ -247,6 +255,8 @@ class Books:
         if not fresh:
             window.crowded = False
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
+        if window.inflight >= MET * self.limit.value:
+            self._met_at = now
         self._kept = now - self._critical_at < CRITICAL_LAPSE
         self._ramp = min(1.0, self._ramp + TICK / RAMP)
         self._set_caps()
@@ -319,8 +329,11 @@ class Books:
 
     def weigh(self, limit: float, base: float) -> None:
         """Take its limit, as far as it was found, and its unloaded pace, both as they compare with the others'."""
-        self.share = limit * self.weight * self._ramp
-        pull = limit * self.weight / base
+        self.room = limit * self.weight
+        self.share = self.room * self._ramp
+        pace = self.window.reading_pace.value
+        self.reading = pace / self._stay if pace and self._stay else 0.0
+        pull = self.room / base
         if not 1.0 / MOVED < pull / self.pull < MOVED:
             self.pull = pull
 
@@ -360,6 +373,13 @@ def tokens_per_block(ticket: Ticket) -> float:
     """Tokens under one block of its prompt, by what the prompt is estimated at."""
     shape = ticket.shape
     return ticket.work.prompt_tokens / max(shape.prompt_bytes / BLOCK_BYTES, len(shape.blocks))
+
+
+def _weigh(kind: Sequence[tuple[float, Books]], now: float) -> None:
+    """Weigh engines of one kind, each with its unloaded pace."""
+    most = max([books.limit.value for _, books in kind], default=0.0)
+    for base, books in kind:
+        books.weigh(books.limit.value if books.found(now) else most, base)
 
 
 class Pool:
@@ -507,22 +527,26 @@ class Pool:
         """Take the samples of every 100 ms."""
         for books in self.books:
             books.tick(now)
-        self._weigh()
+        self._weigh(now)
         self._look()
 
-    def _weigh(self) -> None:
+    def _weigh(self, now: float) -> None:
         """Compare what the backends can hold and serve.
 
-        A limit that was not met yet is as high as was needed so far: such engines are taken for equals.
+        A limit that was not met lately is as high as was needed then: such an engine is taken for an equal of the best
+        of its kind, which an unloaded pace like theirs tells.
         """
         if len(self.books) <= 1:
             return
-        most = max([books.limit.value for books in self.books if not books.found], default=0.0)
-        bases = [base for books in self.books if (base := books.window.base_stream.value) is not None]
-        usual = sorted(bases)[len(bases) // 2] if bases else 1.0
-        for books in self.books:
-            limit = books.limit.value if books.found else most
-            books.weigh(limit, books.window.base_stream.value or usual)
+        bases = sorted([base for books in self.books if (base := books.window.base_stream.value) is not None])
+        usual = bases[len(bases) // 2] if bases else 1.0
+        least, kind = 0.0, list[tuple[float, Books]]()
+        for base, books in sorted([(b.window.base_stream.value or usual, b) for b in self.books], key=itemgetter(0)):
+            if base > ALIKE * least:
+                _weigh(kind, now)
+                least, kind = base, []
+            kind.append((base, books))
+        _weigh(kind, now)
 
     def _look(self) -> None:
         self.troubled = any(books.suspect for books in self.books)

@@ -58,8 +58,8 @@ class Window:
         "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own", "preemptions",
         "read", "reading", "reading_pace", "recalled_rate", "running", "served", "stalls", "standing", "starting",
         "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts",
-        "ticked_tokens", "ticks", "tokens", "ttft", "unstarted", "whole", "whole_answers", "whole_seconds",
-        "whole_tokens",
+        "ticked_tokens", "ticks", "tokens", "ttft", "unread_tokens", "unstarted", "whole", "whole_answers",
+        "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -68,6 +68,7 @@ class Window:
         self.whole = 0  # of those, the ones whose answer comes in one piece
         self.tokens = 0  # predicted KV tokens at the end of every request in flight
         self.unstarted = 0  # streams without a first token
+        self.unread_tokens = 0.0  # of their prompts, what is read anew
         self.reading = 0  # of those, the ones with a prompt of several steps
         self.long = 0  # of those, the ones that go one after another
         self.huge = 0  # of those, the ones whose prompt is read for longer than a window
@@ -363,6 +364,7 @@ class Streaming(Running):
     def _count_unstarted(self, step: int) -> None:
         window = self.window
         window.unstarted += step
+        window.unread_tokens = window.unread_tokens + step * self.fresh if window.unstarted else 0.0
         if self._reading:
             window.reading += step
         if self._huge:
