@@ -1,7 +1,8 @@
 """What came of a run, in numbers.
 
 Goodput is what was answered inside the objectives (TTFT from the first attempt on), per second; ``goodput_tokens`` is
-the same weighted by cost, so that serving only short requests flatters nobody. Everything is counted by when it ended,
+the same weighted by cost, so that serving only short requests flatters nobody; ``asked_tokens`` is what it would be if
+everything that was asked had been answered so. Everything is counted by when it ended,
 within the part of the run that is measured. Each figure stands for all of the traffic and, with a prefix, for
 ``short.``, ``long.`` and each label of the load.
 """
@@ -91,6 +92,7 @@ def of_group(calls: Sequence[Call], objectives: Objectives, seconds: float) -> d
         "throughput": len(answered) / seconds,
         "goodput": len(good) / seconds,
         "goodput_tokens": sum(map(cost, good)) / seconds,
+        "asked_tokens": sum(map(cost, calls)) / seconds,
         "in_objective": len(good) / len(calls),
         "answered": len(answered) / len(calls),
         "shed": sum(call.ending is Ending.SHED for call in calls) / len(calls),

@@ -24,11 +24,12 @@ POLICIES: Final = (OURS, HEADROOM, *RIVALS)
 AFTER: Final = 20.0  # seconds within which goodput must be back
 FOR: Final = 40.0  # seconds over which it is then measured
 GOODPUT: Final = "goodput_tokens"
+ASKED: Final = "asked_tokens"
 KEPT: Final = (
-    GOODPUT, "in_objective", "shed", "hit_rate", "skew", "sent", "amplification",
+    GOODPUT, ASKED, "in_objective", "shed", "hit_rate", "skew", "sent", "amplification",
     "ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p90",
 )  # fmt: skip
-SHARES: Final = (0.0, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.08)
+SHARES: Final = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05)
 """Of the requests, to each 310P: what the oracle's split is sought among."""
 
 

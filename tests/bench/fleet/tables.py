@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from tests.bench.fleet.compare import GOODPUT, HEADROOM, OURS, Figures
+from tests.bench.fleet.compare import ASKED, GOODPUT, HEADROOM, OURS, Figures
 from tests.bench.fleet.rivals import RIVALS
 
 NONE = "-"
+WANTED = 1.05  # of the best rival's goodput, where there is so much to be won
 Runs = Mapping[str, Sequence[Figures]]  # of each policy, seed by seed
 
 
@@ -34,6 +35,16 @@ class Cell:
     def best(self) -> str:
         """The rival with the most goodput."""
         return max((name for name in RIVALS if name in self.runs), key=lambda name: self.median(name, GOODPUT))
+
+    @property
+    def bound(self) -> float:
+        """Goodput over the best rival's if all that it was asked had been answered in time: more cannot be won."""
+        return median(each[ASKED] / each[GOODPUT] if each[GOODPUT] else math.inf for each in self.runs[self.best])
+
+    @property
+    def short(self) -> float:
+        """Goodput over the best rival's, over what can be won of ``WANTED``."""
+        return self.over(OURS, self.best) / min(WANTED, self.bound)
 
     def over(self, policy: str, other: str, name: str = GOODPUT) -> float:
         """One policy's figure over another's: the median over seeds, each of which both had."""
@@ -66,13 +77,15 @@ def verdict(report: Report) -> str:
     goodput = " ".join(
         f"{load:g}x {_worst((c.over(OURS, c.best), c.label) for c in report.cells if c.load == load)}" for load in loads
     )
+    wanted = _worst((cell.short, cell.label) for cell in report.cells)
     hits = _worst((cell.over(OURS, "prefix affinity", "hit_rate"), cell.label) for cell in report.cells)
     skew = _worst(((cell.median(OURS, "skew"), cell.label) for cell in report.cells), most=True)
     mixed = _worst((share_of_oracle(splits), f"{load:g}x") for load, splits in report.splits.items())
     back = _worst((median(each["recovery"] for each in runs), name) for name, runs in report.events.items())
     sent = _worst(((median(each["sent"] for each in runs), name) for name, runs in report.events.items()), most=True)
     return (
-        f"fleet: goodput over the best rival {goodput or NONE}; hits over affinity's {hits}; most loaded over the mean "
+        f"fleet: goodput over the best rival {goodput or NONE}; over what can be won of {WANTED:g} "
+        f"{wanted}; hits over affinity's {hits}; most loaded over the mean "
         f"{skew}; mixed over the oracle {mixed}; after events {back}, sent {sent}"
     )
 
@@ -115,11 +128,12 @@ _COLUMNS = (
 
 def _policies(cell: Cell) -> Iterator[str]:
     best = cell.best
-    head = [cell.label, "of the best rival", *(name for name, _, _ in _COLUMNS)]
+    head = [cell.label, "of the best rival", "bound", *(name for name, _, _ in _COLUMNS)]
     lines = [
         [
             f"**{policy}**" if policy in {OURS, best} else policy,
             f"{cell.over(policy, best):.2f}",
+            f"{cell.bound:.2f}",
             *(f"{cell.median(policy, name):.{digits}f}" for _, name, digits in _COLUMNS),
         ]
         for policy in (OURS, HEADROOM, *RIVALS)
