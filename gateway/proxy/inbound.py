@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import adler32, crc32
 
 from aiohttp import web
+from aiohttp.http import HttpVersion, HttpVersion11
 from aiohttp.streams import StreamReader
+from multidict import CIMultiDict, CIMultiDictProxy, MultiMapping
 
 from gateway.admission.quota import Account
 from gateway.dialects.base import Dialect
@@ -311,7 +313,24 @@ def _patience(config: ProxyConfig, size: int, begun: float) -> float:
     return min(config.client_timeout, left)
 
 
-_GONE: Final = Head.__new__(Head)  # of which nothing can be read
+_NO_NAMES: Final[CIMultiDictProxy[str]] = CIMultiDictProxy(CIMultiDict())
+
+
+class _Nothing(NamedTuple):
+    """What a head is read from that says nothing."""
+
+    method: str = "GET"
+    raw_path: str = "/"
+    headers: CIMultiDictProxy[str] = _NO_NAMES
+    raw_headers: tuple[tuple[bytes, bytes], ...] = ()
+    version: HttpVersion = HttpVersion11
+    keep_alive: bool = False
+    query: MultiMapping[str] = _NO_NAMES
+
+
+_GONE: Final = Head(_Nothing())
+"""In the place of one that nobody asks for any more: compiled, it can neither be None nor lack its attributes."""
+
 UNRESOLVED: Final = Route("unresolved", Access.DENY)
 
 
