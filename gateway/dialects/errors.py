@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import orjson
@@ -27,6 +28,10 @@ def error_json(status: int, message: str, code: str | None) -> tuple[str, bytes]
     return "application/json", orjson.dumps({"error": error})
 
 
+@lru_cache(maxsize=256)
 def refusal_json(status: int, message: str, reason: Reason) -> tuple[str, bytes]:
-    """(content type, body) of a refusal, with the codes that OpenAI itself uses: full, or beyond the key's rate."""
+    """(content type, body) of a refusal, with the codes that OpenAI itself uses: full, or beyond the key's rate.
+
+    Under overload nearly all refusals say one of a few things: why, and after how many whole seconds to come back.
+    """
     return error_json(status, message, "rate_limit_exceeded" if reason in OF_KEY else _REFUSALS.get(status))

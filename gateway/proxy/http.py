@@ -303,17 +303,17 @@ def own_reply(
     keep_alive: bool,
 ) -> bytes:
     """A whole answer of the gateway's own."""
-    out = [f"HTTP/1.1 {status} {_phrase(status)}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
-    out.extend(f"{name}: {value}" for name, value in headers)
-    out.extend(line.decode() for line in _connection(terms, keep_alive=keep_alive))
-    return "\r\n".join(out).encode("utf-8", "surrogateescape") + b"\r\n\r\n" + (b"" if terms.method == "HEAD" else body)
+    out = f"HTTP/1.1 {status} {_PHRASES.get(status, '')}\r\nContent-Type: {content_type}\r\n"
+    out += f"Content-Length: {len(body)}\r\n"
+    for name, value in headers:
+        out += f"{name}: {value}\r\n"
+    head = out.encode("utf-8", "surrogateescape")
+    for line in _connection(terms, keep_alive=keep_alive):
+        head += line + b"\r\n"
+    return head + b"\r\n" + (b"" if terms.method == "HEAD" else body)
 
 
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 
 
 def _connection(terms: ClientTerms, *, keep_alive: bool) -> tuple[bytes, ...]:
