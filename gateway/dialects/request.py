@@ -369,15 +369,14 @@ def _place(field: tuple[str, Any]) -> bool:
 
 
 def _conversation(document: dict[str, Any]) -> str | None:
-    """What it belongs together with, in the words of OpenAI's API: a conversation, a key of the cache, an answer."""
+    """What it belongs together with, in the words of OpenAI's API: a conversation, a key of the cache.
+
+    ``previous_response_id`` is another one in each turn, and so names nothing that lasts.
+    """
     conversation = document.get("conversation")
     if isinstance(conversation, dict):
         conversation = conversation.get("id")
-    return (
-        name_of(conversation)
-        or name_of(document.get("prompt_cache_key"))
-        or name_of(document.get("previous_response_id"))
-    )
+    return name_of(conversation) or name_of(document.get("prompt_cache_key"))
 
 
 def _user(document: dict[str, Any]) -> str | None:

@@ -118,7 +118,8 @@ class _Balance(BaseModel):
     )
     affinity_bound: Annotated[Ratio, Gt(0), Le(10)] = Field(
         default=_BALANCE.bound,
-        description="An engine that has more in flight than its fair share and so much of it again draws nobody.",
+        description="An engine that has more in flight than its fair share and so much of it again, and a few that "
+        "chance brings, draws nobody.",
     )
     affinity_patience: Annotated[Seconds, Ge(0)] = Field(
         default=_BALANCE.patience,
@@ -127,8 +128,8 @@ class _Balance(BaseModel):
     )
     session_by: SessionSources = Field(
         default=("conversation",),
-        description="What names the session of a request, the first that it has: a header, `conversation`, "
-        "`prompt_cache_key` or `previous_response_id` of the body, `user`, or who its API key says it is.",
+        description="What names the session of a request, the first that it has: a header, `conversation` or "
+        "`prompt_cache_key` of the body, `user`, or who its API key says it is.",
         examples=["header:x-session-id,conversation,user", "key"],
     )
     failover_budget: Annotated[Ratio, Ge(0), Le(1)] = Field(

@@ -143,7 +143,7 @@ def test_models_and_salts_keep_caches_apart() -> None:
         ({"conversation": "conv_1"}, "conv_1"),
         ({"conversation": {"id": "conv_2"}, "prompt_cache_key": "k"}, "conv_2"),
         ({"prompt_cache_key": "k", "previous_response_id": "r"}, "k"),
-        ({"previous_response_id": "resp_1"}, "resp_1"),
+        ({"previous_response_id": "resp_1"}, None),
         ({"conversation": {"id": 3}}, None),
         ({}, None),
     ],
