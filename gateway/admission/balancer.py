@@ -1,10 +1,11 @@
 """Which backend, chosen at the moment of dispatch.
 
-Without affinity it is the one among those with room that is the least full for its limit. With affinity a request is
-drawn to where its session or the beginning of its prompt is (``affinity.py``), within bounds: a backend that has more
-in flight than 1 + c times its fair share draws nobody (consistent hashing with bounded loads: Mirrokni, Thorup and
-Zadimoghaddam 2018), so a popular prefix spreads over as many backends as its load takes. The share is by what each can
-hold, which the limits have learned.
+Without affinity it is the one among those with room that is the least full for its limit and has the least to read
+(join the shortest queue, in requests and in prompt tokens that are not cached). With affinity a request is drawn to
+where its session or the beginning of its prompt is (``affinity.py``), within bounds: a backend that has more in flight
+than 1 + c times its fair share, and the root of that share for chance, draws nobody (consistent hashing with bounded
+loads: Mirrokni, Thorup and Zadimoghaddam 2018), so a popular prefix spreads over as many backends as its load takes.
+The share is by what each can hold, which the limits have learned.
 
 A place is not given away blindly either. Where a backend has room for one request and the next in turn is drawn
 elsewhere, one of those right behind it that is drawn here goes first: no work is lost, and the order changes by a few.
@@ -91,7 +92,7 @@ class Draw(NamedTuple):
 
 
 class Balancer:
-    """Picks by (in flight + 1) / (limit * weight); ties go to the backend that was chosen least recently."""
+    """Picks the emptiest (``_emptiest``); ties go to the backend that was chosen least recently."""
 
     def __init__(
         self,
@@ -151,8 +152,15 @@ class Balancer:
     # ------------------------------------------------------------------------------------------------- the emptiest
 
     def _least(self, candidates: Sequence[Books], ticket: Ticket, lane: int, now: float) -> Spot | Hold:
-        """The emptiest for its limit of those with room. One loop over all of them, for there may be many."""
-        if ticket.priority is Priority.CRITICAL:
+        """The emptiest of those with room. One loop over all of them, for there may be many."""
+        critical = ticket.priority is Priority.CRITICAL
+        if len(candidates) == 1:
+            only = candidates[0]
+            inflight = only.window.inflight
+            if inflight >= (only.cap if critical else only.cap_common):
+                return Hold.FULL
+            return self._hold(only, ticket, lane, now) or Spot(only, inflight + 1 < only.cap)
+        if critical:
             roomy = [books for books in candidates if books.window.inflight < books.cap]
         else:
             roomy = [books for books in candidates if books.window.inflight < books.cap_common]
@@ -203,7 +211,7 @@ class Balancer:
         if blocks and self._by_prefix:
             trusted = field.everyone & ~caches.doubted
             depth, home = caches.longest(blocks, trusted)
-            if depth and home & (home - 1) and ticket.session:
+            if depth and home & (home - 1) and ticket.session:  # of several, where its last turn was answered
                 home = caches.home(ticket.session) & home or home
             if depth and depth >= WORTH * len(blocks) and home != trusted:
                 return Draw(home, Choice.PREFIX, depth)
@@ -324,6 +332,7 @@ def _tiers(candidates: Sequence[Books]) -> Iterable[Sequence[Books]]:
 
 
 def _emptiest(roomy: Sequence[Books]) -> Books:
+    """By (in flight + 1) / (limit * weight), and the part of a request's stay that unread prompts take to be read."""
     scores = [(books.window.inflight + 1) / books.room + books.window.unread_tokens * books.reading for books in roomy]
     low = min(scores)
     if scores.count(low) == 1:
