@@ -89,7 +89,7 @@ class Window:
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
-        self.own: deque[tuple[float, int]] = deque(maxlen=64)  # paces of the last streams by themselves, and tokens
+        self.own: deque[tuple[float, float, int]] = deque(maxlen=64)  # the last streams: pace, beside how many, tokens
         self.line = Line(LINE_MEMORY)  # through answers in one piece to what was sent after the last step
         self.line_low = Line(LOW_MEMORY)  # through those that had at most a few beside them
         self.base_ttft = LowBase()  # of prompts that are read at once
@@ -196,16 +196,22 @@ class Window:
         """Count a stream that ended well, and its own pace where the backend said how long it was."""
         self.stream_answers += 1
         tokens = usage.completion_tokens if usage is not None else None
-        if tokens is not None and tokens >= OWN_TOKENS and (pace := running.own_pace(tokens)) is not None:
-            self.own.append((pace, tokens))
+        if tokens is not None and tokens >= OWN_TOKENS and (own := running.own_pace(tokens)) is not None:
+            self.own.append((*own, tokens))
 
     @property
     def evenness(self) -> float | None:
-        """The mean pace of the last streams over what 19 in 20 of them stay below; None where there are few."""
+        """The mean pace of the last streams over what 19 in 20 of them stay below; None where there are few.
+
+        The pace of each as it would have been beside as many as run now: while the limit climbs, whoever ran when there
+        were few was faster, and that says nothing of how even the streams are.
+        """
         if len(self.own) < OWN_FEW:
             return None
-        high = sorted(pace for pace, _ in self.own)[int(0.95 * (len(self.own) - 1))]
-        mean = sum(pace * tokens for pace, tokens in self.own) / sum(tokens for _, tokens in self.own)
+        base, now = self.base_stream.value or 0.0, self.inflight
+        paces = [(base + max(0.0, pace - base) * now / beside, tokens) for pace, beside, tokens in self.own]
+        high = sorted(pace for pace, _ in paces)[int(0.95 * (len(paces) - 1))]
+        mean = sum(pace * tokens for pace, tokens in paces) / sum(tokens for _, tokens in paces)
         return min(1.0, mean / high) if high else None
 
     def whole_answer(self, running: Running, usage: Usage | None, now: float) -> None:
@@ -295,8 +301,11 @@ class Running:
         """It is over."""
         self.window.whole -= 1
 
-    def own_pace(self, tokens: int) -> float | None:  # noqa: ARG002 - a stream knows it
-        """Seconds per token after the first, of an answer of so many; None where it cannot be told."""
+    def own_pace(self, tokens: int) -> tuple[float, float] | None:  # noqa: ARG002 - a stream knows it
+        """Seconds per token after the first, of an answer of so many, and how many streams went on meanwhile.
+
+        None where it cannot be told.
+        """
         return None
 
     @property
@@ -317,8 +326,8 @@ class Streaming(Running):
     """One stream in flight."""
 
     __slots__ = (
-        "_began", "_burst", "_choices", "_huge", "_last", "_lasting", "_long", "_mean", "_objective", "_open",
-        "_reading", "_seen", "_stalled", "_warm",
+        "_began", "_beside", "_burst", "_choices", "_huge", "_last", "_lasting", "_long", "_mean", "_objective",
+        "_open", "_reading", "_seen", "_stalled", "_warm",
     )  # fmt: skip
 
     def __init__(self, permit_id: int, ticket: Ticket, window: Window, now: float, objective: float | None) -> None:
@@ -326,6 +335,7 @@ class Streaming(Running):
         self._objective = objective  # TTFT, seconds
         self._choices = ticket.shape.choices  # so many sequences share the stream
         self._began = 0.0  # when its first token came
+        self._beside = 0.0  # and the seconds that all streams had had by then
         self._last: float | None = None
         self._mean = 0.0  # gap, lately, while few were in flight
         self._warm = 0  # gaps that it rests on
@@ -411,6 +421,7 @@ class Streaming(Running):
         self._count_unstarted(-1)
         window = self.window
         window.firsts += 1
+        self._beside = window.stream_seconds
         if not self._lasting:
             window.long -= self._long
         self._seen = window.stream_tokens
@@ -423,9 +434,12 @@ class Streaming(Running):
         if self._objective is not None and self.sent > window.cut_at:
             window.ttft.append((now, (now - self.sent) / self._objective))
 
-    def own_pace(self, tokens: int) -> float | None:
-        """Seconds per token after the first; None where nothing came, or several sequences share the stream."""
-        return None if self._last is None or self._choices > 1 else (self._last - self._began) / (tokens - 1)
+    def own_pace(self, tokens: int) -> tuple[float, float] | None:
+        """The same, as it saw it; None where nothing came, or several sequences share the stream."""
+        seconds = 0.0 if self._last is None else self._last - self._began
+        if seconds <= 0.0 or self._choices > 1:
+            return None
+        return seconds / (tokens - 1), (self.window.stream_seconds - self._beside) / seconds
 
     def check_silence(self, now: float) -> None:
         """Count it once as stalled if it is silent while the others go on."""

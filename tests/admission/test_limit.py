@@ -90,13 +90,13 @@ def test_after_five_windows_it_decides_on_what_there_is() -> None:
 
 def test_the_more_even_the_answers_are_the_closer_the_mean_may_come_to_the_objective() -> None:
     law = Law(tpot_objective=0.06)
-    law.window.own.extend([(0.05, 100)] * 18 + [(0.055, 100)] * 2)
+    law.window.own.extend([(0.05, 20, 100)] * 18 + [(0.055, 20, 100)] * 2)
     law.see(0.04)
     assert law.limit.target == pytest.approx(0.06 * 0.0505 / 0.055)
-    law.window.own.extend([(0.05, 100)] * 64)
+    law.window.own.extend([(0.05, 20, 100)] * 64)
     law.see(0.04)
     assert law.limit.target == pytest.approx(0.06 * 0.97)  # never quite
-    law.window.own.extend([(0.05, 100), (0.2, 100)] * 32)
+    law.window.own.extend([(0.05, 20, 100), (0.2, 20, 100)] * 32)
     law.see(0.04)
     assert law.limit.target == pytest.approx(0.06 * 0.85)  # as configured, however far they spread
 

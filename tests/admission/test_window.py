@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import deque
 from itertools import count
 from math import inf
 
@@ -398,17 +399,39 @@ def test_a_stream_s_own_pace_is_from_its_first_token_to_its_last() -> None:
     window.stream_answer(stream(window), Usage(10, 41))  # nothing of it was seen
     window.stream_answer(stream(window, ticket(choices=2)), Usage(10, 41))
     window.stream_answer(whole(window), Usage(10, 41))
-    assert [count for _, count in window.own] == [41]
-    assert window.own[0][0] == pytest.approx(0.01)
+    assert window.own == deque([pytest.approx((0.01, 1.0, 41))])
     assert window.stream_answers == 6
 
 
 def test_few_answers_say_nothing_of_their_spread() -> None:
     window = Window()
-    window.own.extend([(0.05, 100)] * 19)
+    window.inflight = 1
+    window.own.extend([(0.05, 1.0, 100)] * 19)
     assert window.evenness is None
-    window.own.append((0.05, 100))
+    window.own.append((0.05, 1.0, 100))
     assert window.evenness == pytest.approx(1.0)
     window.own.clear()
-    window.own.extend([(0.0, 10)] * 20)
+    window.own.extend([(0.0, 1.0, 10)] * 20)
     assert window.evenness is None
+
+
+def test_a_stream_counts_how_many_went_on_beside_it() -> None:
+    window = Window()
+    others = [stream(window) for _ in range(3)]
+    running = stream(window)
+    for at in range(21):
+        for each in (*others, running):
+            each.output(1, 5.0 + 0.02 * at)
+    window.stream_answer(running, Usage(10, 21))
+    assert window.own[0] == pytest.approx((0.02, 4.0, 21), rel=0.03)
+
+
+def test_streams_from_before_a_climb_are_as_even_as_those_after_it() -> None:
+    window = Window()
+    for _ in range(30):
+        window.base_stream.add(0.02)
+    window.inflight = 100
+    window.own.extend((0.02 + 0.0005 * beside, beside, 100) for beside in range(20, 84))
+    assert window.evenness == pytest.approx(1.0)
+    window.own.extend((0.02 + 0.0005 * beside * (1 + beside % 2), beside, 100) for beside in range(20, 84))
+    assert window.evenness == pytest.approx((0.07 + 0.12) / 2 / 0.12)
