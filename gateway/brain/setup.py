@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gateway.model import Backend, BackendTls
-from gateway.proxy.config import ProxyConfig
+from gateway.proxy.config import ListenerTls, ProbeConfig, ProxyConfig, TlsConfig
 from gateway.proxy.keys import Keys
 
 
@@ -18,8 +18,8 @@ def _parts(value: Any) -> tuple[type[Any], tuple[Any, ...]]:
     return type(value), tuple(getattr(value, each.name) for each in fields(value))
 
 
-copyreg.pickle(Backend, _parts)
-copyreg.pickle(BackendTls, _parts)
+for _kind in (Backend, BackendTls, ProxyConfig, ProbeConfig, TlsConfig, ListenerTls):
+    copyreg.pickle(_kind, _parts)
 
 
 @dataclass(frozen=True, slots=True)
