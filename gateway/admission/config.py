@@ -14,8 +14,8 @@ class LimitConfig:
     minimum: int = 1
     maximum: int = 1024
     window: float = 2.0  # seconds between decisions, at least
-    tolerance: float = 5.0  # pace may grow to this multiple of the unloaded pace where no objective is set
-    tolerance_non_streamed: float = 4.25
+    tolerance: float = 6.0  # where no objective is set: times the unloaded pace, of 19 answers in 20
+    tolerance_non_streamed: float = 5.0
     tpot_objective: float | None = None  # seconds per output token
     objective_headroom: float = 0.85
     token_limit: int | None = None  # fixed bound on estimated KV tokens; None: learned

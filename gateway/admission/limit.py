@@ -37,6 +37,8 @@ RAMP: Final = 2  # windows that a burst let in by a doubling may take to be read
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
 STALE_WINDOWS: Final = 5
 CLOSEST: Final = 0.97  # share of a TPOT objective that the mean pace may come to
+READING: Final = 0.25  # seconds per token that a slow reader takes: what nobody set an objective for is read
+PATIENT: Final = 4.0  # times the unloaded pace, where that is more
 LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
 OVERSHOT: Final = 1.1  # of the target: the climb has passed it, and not by chance
 HALF: Final = 0.5  # of the target: far from it
@@ -317,7 +319,8 @@ class AdaptiveLimit:
         reading = Reading(pace / self.target, full=_full(window))
         n = window.busy_sum / window.ticks
         if n >= 0.4 * self.value:
-            slope = max(pace - base, 0.01 * base) / n
+            # A line through a few answers may be flat by chance, and a limit that was raised too far is left slowly.
+            slope = max((line.steepest if line else pace) - base, 0.01 * base) / n
             reading.room = max(0.0, 0.85 * self.target - base) / slope / self.value
         if line and low:
             # Little's law: so many answers a second, each after so long a wait for its first token, beyond the natural.
@@ -345,12 +348,12 @@ class AdaptiveLimit:
         return reading
 
     def _target(self, base: float | None, tolerance: float, evenness: float | None = None) -> float | None:
+        # The law holds the mean, and the target is about each answer: the more even they are, the closer.
+        share = max(self._config.objective_headroom, min(evenness or 0.0, CLOSEST))
         objective = self._config.tpot_objective
-        if objective is None:
-            return None if base is None else tolerance * base
-        # The law holds the mean, and the objective is about each answer: the more even they are, the closer.
-        wanted = max(self._config.objective_headroom, min(evenness or 0.0, CLOSEST)) * objective
-        return wanted if base is None else min(wanted, LOOSEST * base)
+        if objective is not None:
+            return share * (objective if base is None else min(objective, LOOSEST * base / share))
+        return None if base is None else share * min(tolerance * base, max(READING, PATIENT * base))
 
     def _read_standing(self, window: Window, reading: Reading) -> None:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
@@ -443,7 +446,7 @@ class AdaptiveLimit:
             ahead = max(0.0, reading.fit - self.value)
             self._near |= ahead <= 0.05 * self.value
             half = sqrt(1.0 + ahead / self.value)
-            share = min((sqrt(half) if self._near else half) - 1.0, 0.2)
+            share = min((sqrt(half) if self._near else half) - 1.0, 0.5)
             step = max(min(1.0, ahead), self.value * share)
         else:
             share = 0.02 if reading.over >= NEAR else min(max(reading.room**0.25 - 1.0, 0.05), 0.2)

@@ -117,11 +117,15 @@ class Slope:
 
 
 class Start(NamedTuple):
-    """What a line says: seconds to the first token, and seconds per token after it; ``doubt``: the former's error."""
+    """What a line says: seconds to the first token, and seconds per token after it; ``doubt``: the former's error.
+
+    ``steepest``: the pace where the line begins lower, by twice that.
+    """
 
     start: float
     pace: float
     doubt: float
+    steepest: float
 
 
 class Line:
@@ -182,4 +186,5 @@ class Line:
         if pace <= 0.0:
             return None
         scatter = max(0.0, yy / count - y * y - slope * slope * variance)
-        return Start(y - pace * x, pace, sqrt(scatter / count * (1.0 + x * x / variance)))
+        start, doubt = y - pace * x, sqrt(scatter / count * (1.0 + x * x / variance))
+        return Start(start, pace, doubt, (y - max(0.0, start - 2.0 * doubt)) / x)

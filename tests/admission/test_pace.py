@@ -93,7 +93,7 @@ def test_a_line_shows_the_time_to_the_first_token_and_the_pace() -> None:
     line = Line(0.75)
     for tokens in (10, 200, 45, 90):
         line.add(tokens, 1.5 + 0.05 * tokens)
-    assert line.value == pytest.approx((1.5, 0.05, 0.0), abs=1e-6)
+    assert line.value == pytest.approx((1.5, 0.05, 0.0, 0.05), abs=1e-6)
 
 
 def test_scatter_and_answers_of_about_one_length_make_it_doubtful_where_their_line_begins() -> None:
@@ -108,6 +108,19 @@ def test_scatter_and_answers_of_about_one_length_make_it_doubtful_where_their_li
         doubts.append(line.value.doubt)
     # By hand: scatter / sqrt(n) * sqrt(1 + mean^2 / variance).
     assert doubts == pytest.approx([0.0690, 0.3451, 0.2532], rel=0.01)
+
+
+def test_a_line_is_as_steep_as_its_doubt_allows_and_no_steeper_than_from_nothing() -> None:
+    steepest = []
+    for scatter in (0.1, 0.5, 5.0):
+        line = Line(0.75)
+        for tokens in (10, 100, 190):
+            for late in (-scatter, scatter):
+                line.add(tokens, 1.5 + 0.05 * tokens + late)
+        assert line.value is not None
+        steepest.append(line.value.steepest)
+    # By hand: (6.5 - what it begins at least) / 100, with the doubts of above.
+    assert steepest == pytest.approx([0.0514, 0.0569, 0.065], rel=0.01)
 
 
 def test_old_answers_count_less() -> None:

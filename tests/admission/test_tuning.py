@@ -277,7 +277,7 @@ def test_a_tpot_objective_is_what_the_pace_is_steered_to() -> None:
     tune(driver, {"tpot_objective_seconds": 0.08})
     for _ in range(3):
         answer()
-    assert unset == pytest.approx(0.25, rel=0.05)
+    assert unset == pytest.approx(0.2125, rel=0.05)
     assert driver.backend().pace_target == pytest.approx(0.85 * 0.08)
     assert driver.admission.state(driver.now).tpot_objective == 0.08
 
