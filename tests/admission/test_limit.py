@@ -207,7 +207,7 @@ def test_what_nobody_set_an_objective_for_is_read(base: float, target: float) ->
     law.window.base_stream.recall(base)
     law.see(0.06)
     assert law.limit.target == pytest.approx(0.85 * target)  # 19 answers in 20 stay below it
-    law.window.own.extend([(0.05, 100)] * 64)
+    law.window.own.extend([(0.05, 20, 100)] * 64)
     law.see(0.06)
     assert law.limit.target == pytest.approx(0.97 * target)
 
