@@ -24,7 +24,7 @@ from gateway.proxy.http import ClientTerms, Headers, listed, passed_on
 _PATH_LIMIT: Final = 1024  # what is told of a request is bounded; what is sent on is not
 _ATTEMPT_DIGITS: Final = 4
 
-_KNOWN: Final = 256  # heads
+_KNOWN: Final = 256  # heads, and as many that are older
 LONGEST: Final = 4096  # bytes of a head that is remembered
 _LENGTHS: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
 _IDS: Final = (b"\r\nX-Request-Id: ", b"\r\nx-request-id: ")
@@ -33,6 +33,7 @@ _DIGITS: Final = 8  # of a length
 _ZERO: Final = 48  # the digit
 _ID_MARKS: Final = b"-_.:"
 _UNCOMMON: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer"})
+_NEVER_AGAIN: Final = b"traceparent"  # another one in each request: such a head would only take the place of others
 
 
 class Asked(Protocol):
@@ -175,6 +176,7 @@ class Heads:
         """``ids``: nobody reads an id for anything but an id, so that it may differ."""
         self._ids = ids
         self._known: dict[bytes, Head] = {}
+        self._older: dict[bytes, Head] = {}  # that are forgotten next, unless they come again
         self._last: tuple[Around, Head] | None = None  # most come again and again
 
     def find(self, data: bytes) -> Found | None:
@@ -190,7 +192,10 @@ class Heads:
         key, request_id, length, body_at = cut
         known = self._known.get(key)
         if known is None:
-            return None
+            known = self._older.get(key)
+            if known is None:
+                return None
+            self._known[key] = known
         if not request_id:
             self._last = Around(data, key, length, body_at), known
         return Found(known, request_id, body_at, body_at + length)
@@ -207,10 +212,10 @@ class Heads:
         lower = [name.lower() for name, _ in head.raw_headers]
         if lower.count(b"content-length") != 1 or lower.count(b"x-request-id") != bool(cut[1]):
             return
-        if not _UNCOMMON.isdisjoint(lower):
+        if _NEVER_AGAIN in lower or not _UNCOMMON.isdisjoint(lower):
             return
         if len(self._known) >= _KNOWN:
-            self._known.clear()
+            self._older, self._known = self._known, {}
         self._known[cut[0]] = head
 
 

@@ -88,6 +88,7 @@ def test_whatever_else_differs_is_for_the_parser(other: bytes) -> None:
         request(body=CHAT, version="1.0"),
         request(body=CHAT, headers=[("Expect", "100-continue")]),
         request(body=CHAT, headers=[("Upgrade", "websocket")]),
+        request(body=CHAT, headers=[("traceparent", f"00-{'a' * 32}-{'b' * 16}-01")]),
         request(body=CHAT, headers=[("X-Request-Id", "a"), ("x-request-id", "b")]),
         request(body=CHAT, headers=[("X-Long", "x" * LONGEST)]),
         request(body=CHAT, length=False, headers=[("CONTENT-LENGTH", str(len(CHAT)))]),
@@ -118,9 +119,24 @@ def test_where_ids_mean_more_than_ids_none_may_differ() -> None:
     assert heads.find(NAMELESS) is not None
 
 
+def numbered(first: int, last: int) -> list[bytes]:
+    return [request(body=CHAT, headers=[("X-Number", str(number))]) for number in range(first, last)]
+
+
 def test_no_more_than_so_many_are_remembered() -> None:
-    heads = learned(*(request(body=CHAT, headers=[("X-Number", str(number))]) for number in range(600)))
+    heads = learned(*numbered(0, 900))
     assert len(heads._known) <= 256
+    assert len(heads._older) <= 256
+    assert heads.find(numbered(0, 1)[0]) is None
+    assert heads.find(numbered(899, 900)[0]) is not None
+
+
+def test_one_that_comes_again_outlives_those_that_do_not() -> None:
+    heads = Heads()
+    for data in [NAMED, *numbered(0, 2000)]:
+        ((message, body),) = parsed(data)
+        heads.learn(data, Head(_Parsed(message)), len(body))
+        assert heads.find(NAMED) is not None
 
 
 PIECES = st.binary(max_size=6) | st.sampled_from(
