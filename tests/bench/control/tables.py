@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import attrgetter
-from statistics import fmean
+from statistics import fmean, median
 
 from tests.bench.control import targets
 from tests.bench.control.compare import Cell, Side
@@ -103,8 +103,8 @@ def _limits_of_knowledge(cells: Sequence[Cell]) -> Iterator[str]:
         own, other = ([share for cell in cells for share in shares(_side(cell, told))] for shares in (_OWN, _OTHER))
         if own and other:
             yield (
-                f"\n{told}: mean share {fmean(other):.3f} on seeds that the oracle's limit was not sought on,"
-                f" {fmean(own):.3f} on those that it was"
+                f"\n{told}: median share {median(other):.3f} on seeds that the oracle's limit was not sought on,"
+                f" {median(own):.3f} on those that it was"
             )
 
 
