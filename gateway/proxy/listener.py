@@ -127,8 +127,8 @@ class ClientConnection(web.RequestHandler):
     """One client's connection. ``relay`` is the exchange that is running on it, if any."""
 
     __slots__ = (
-        "_beyond", "_body", "_came", "_config", "_head", "_held", "_linger", "_max_head", "_parked", "_rest", "_server",
-        "_stall", "_tasked", "exchange", "head_at", "peer", "relay",
+        "_beyond", "_body", "_came", "_config", "_head", "_heads", "_held", "_linger", "_max_head", "_parked", "_rest",
+        "_server", "_stall", "_tasked", "exchange", "head_at", "peer", "relay",
     )  # fmt: skip
 
     def __init__(self, server: ClientServer, config: ProxyConfig) -> None:
@@ -143,6 +143,7 @@ class ClientConnection(web.RequestHandler):
         self._parked: asyncio.Future[None] | None = None  # that task's wait, while an exchange runs
         self._config = config
         self._server = server
+        self._heads = server.heads
         self._max_head = _FIELDS * config.max_header
         self._head = 0  # bytes of a head that is not whole yet
         self._body: StreamReader | None = None  # of the request that was parsed last
@@ -244,7 +245,7 @@ class ClientConnection(web.RequestHandler):
 
     def _take_known(self, data: bytes) -> bool:
         """Serve the request that ``data`` is, or keep it for a moment until it is whole; else it is to be parsed."""
-        found = self._server.heads.find(data)
+        found = self._heads.find(data) if self._heads is self._server.heads else None
         if found is None or len(data) > found.size or found.size > _HELD or self._server.handler.draining:
             return False
         if len(data) == found.size:
@@ -324,8 +325,8 @@ class ClientConnection(web.RequestHandler):
     def _begin(self, message: RawRequestMessage, body: bytes) -> None:
         head, came = Head(_Parsed(message)), self._came
         self._came = b""
-        if came:
-            self._server.heads.learn(came, head, len(body))
+        if came and self._heads is self._server.heads:  # else its parser goes by other settings than those in effect
+            self._heads.learn(came, head, len(body))
         self._server.handler.begin(head, self, message.headers.get("X-Request-Id", ""), body)
 
     def _may_wait(self, message: RawRequestMessage, content: StreamReader) -> bool:

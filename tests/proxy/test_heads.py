@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from dataclasses import replace
 
 import pytest
 from aiohttp.base_protocol import BaseProtocol
@@ -232,6 +233,21 @@ async def test_a_known_head_whose_body_is_late_and_what_follows_it() -> None:
         assert (await client.answer()).status == 200
         assert [message.body for message in engine.requests] == [CHAT] * 4
         client.close()
+    await engine.stop()
+
+
+async def test_a_connection_from_before_a_reload_teaches_those_after_it_nothing() -> None:
+    engine = await ScriptedBackend(always(reply())).start()
+    async with open_house(engine) as house:
+        data = request(body=CHAT, headers=[("X-Long", "x" * 2000)])
+        early = await RawClient.connect(house.gateway.url)
+        assert (await early.ask(data)).status == 200
+        await house.gateway.reconfigure(replace(house.gateway._config, max_header=1024))
+        assert (await early.ask(data)).status == 200  # by the settings that it came under
+        late = await RawClient.connect(house.gateway.url)
+        assert (await late.ask(data)).status in {400, 431}
+        early.close()
+        late.close()
     await engine.stop()
 
 
