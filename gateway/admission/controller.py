@@ -286,6 +286,12 @@ class AdmissionController:
         return len(lanes) - 1
 
     @property
+    def patient(self) -> bool:
+        """Whether who finds no place may wait for one."""
+        queue = self._config.queue
+        return queue.max_requests > 0 and all(lane.max_wait > 0.0 for lane in queue.lanes)
+
+    @property
     def tuning(self) -> Tuning:
         """What ``retune`` can change, as it stands."""
         limit = self._config.limit

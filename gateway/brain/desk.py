@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import marshal
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from gateway.brain.setup import Setup
 from gateway.brain.view import View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard, listen
 from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
-from gateway.model import Observer, Outcome, Permit, Record, Rejection, Ticket, Verdict
+from gateway.model import Choice, Observer, Outcome, Permit, Record, Rejection, Ticket, Verdict
 from gateway.proxy.gate import Charged, Gate
 from gateway.proxy.keys import KeyBook
 
@@ -31,6 +32,7 @@ _UNCLAIMED: Final = 10_000  # requests of a worker whose records may be missing
 _RECORDS_AT_ONCE: Final = 4  # that are passed on before questions are looked for again
 _RECORDS_MOST: Final = 1_000  # of one worker that may wait for that
 _LOOK: Final = 0.25  # seconds between two looks at whether workers must be told anything new
+_YES, _NO = marshal.dumps((True,)), marshal.dumps((False,))
 
 
 @dataclass(slots=True)
@@ -67,6 +69,8 @@ class Desks:
         self._desks: set[Desk] = set()
         self._server: asyncio.AbstractServer | None = None
         self._told: tuple[Setup, View] | None = None
+        self._room = False  # as the workers were told
+        self._short = True  # somebody had to wait for a place, or was refused one, since the last look
         self._timer: asyncio.TimerHandle | None = None
         self.records_dropped = 0  # by all workers that were ever here
         self.connections_refused = 0  # the same
@@ -110,6 +114,7 @@ class Desks:
         """
         desk.channel.send(Kind.SETUP, self._setup().dumps())
         desk.channel.send(Kind.VIEW, ViewCodec.dumps(self._view()))
+        desk.channel.say(Kind.ROOM, self._room)
 
     def leave(self, desk: Desk) -> None:
         """A worker is gone."""
@@ -122,7 +127,18 @@ class Desks:
         for observer in self._observers:
             observer.observe(record)
 
+    def run_short(self) -> None:
+        """Somebody had no place at once, or not where it is best: the end of every request is now told as it comes."""
+        self._short = True
+        if self._room:
+            self._room = False
+            self._say(Kind.ROOM, _NO)
+
     def _look(self) -> None:
+        if not self._room and not self._short and self._gate.patient and not any(desk.waits for desk in self._desks):
+            self._room = True
+            self._say(Kind.ROOM, _YES)
+        self._short = False
         self.tell()
         self._timer = asyncio.get_running_loop().call_later(_LOOK, self._look)
 
@@ -200,6 +216,11 @@ class Desk:
             Kind.REFUND: self._refund,
         }
 
+    @property
+    def waits(self) -> bool:
+        """Whether anybody there waits for a verdict."""
+        return bool(self._waiting)
+
     def _take(self, kind: Kind, payload: memoryview) -> None:
         try:
             self._does[kind](payload)
@@ -243,6 +264,8 @@ class Desk:
         there = self._take_in(ticket)
         self._waiting[there] = ticket.id
         self._gate.offer(ticket, _Asking(self, there))
+        if self._waiting:
+            self._desks.run_short()
 
     def _take_in(self, ticket: Ticket) -> int:
         """Give a ticket that was just read an id of this process, and estimate it; returns the id that it has there.
@@ -265,11 +288,14 @@ class Desk:
         work = verdict.ticket.work
         estimate = (work.prompt_tokens, work.output_tokens, work.cost)
         if isinstance(verdict, Rejection):
+            self._desks.run_short()
             self.channel.say(Kind.REJECTION, there, *_refusal(verdict), estimate)
         else:
             self._held[there] = verdict
-            choice = verdict.choice.value
-            self.channel.say(Kind.PERMIT, there, verdict.backend, verdict.granted_at, estimate, choice)
+            choice = verdict.choice
+            if choice is Choice.SPILL:
+                self._desks.run_short()
+            self.channel.say(Kind.PERMIT, there, verdict.backend, verdict.granted_at, estimate, choice._value_)
 
     def _leave(self, payload: memoryview) -> None:
         self._note_outputs()
@@ -340,6 +366,8 @@ class Desk:
         ticket = TICKETS.loads(payload)
         there = self._take_in(ticket)
         rejection = self._gate.refusal(ticket)
+        if rejection is not None:
+            self._desks.run_short()
         self.channel.say(Kind.KNOCKED, there, None if rejection is None else _refusal(rejection))
 
     def _charge(self, payload: memoryview) -> None:

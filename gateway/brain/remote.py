@@ -34,7 +34,8 @@ from gateway.model import (
 
 _log = logging.getLogger(__name__)
 
-_GATHERED: Final = 0.01  # seconds for which outputs are gathered before they are told: a tenth of the law's own tick
+_GATHERED: Final = 0.01  # seconds until outputs and records are told at the latest: a tenth of the law's own tick
+_HELD: Final = 0.002  # the same for the end of a stream, where there is room for whoever comes
 _PULSE: Final = 1.0  # seconds between two words of how this process is
 _AGAIN: Final[tuple[float, ...]] = (0.05, 0.1, 0.2, 0.5)  # seconds before the next try to reach the brain
 _SOON: Final = 1.0  # seconds after which a client may come again while there is no brain
@@ -72,7 +73,9 @@ class RemoteGate:
         self._asked: dict[int, tuple[asyncio.Future[Any], Callable[[Any], None]]] = {}
         self._held: dict[int, Permit] = {}  # by the ticket's id
         self._outputs = bytearray()
-        self._gathering: asyncio.TimerHandle | None = None
+        self._gathers = False  # a timer is set to tell what was gathered
+        self._holds = False  # the same for ends that are held
+        self._room = False  # nobody waits for the end of a stream, as far as the brain said
         self._tasks: list[asyncio.Task[None]] = []
         self._gone = asyncio.Event()
         self._told = asyncio.Event()
@@ -93,7 +96,7 @@ class RemoteGate:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tell_outputs()
+        self._keep_outputs()
         self._channel.lost = lambda: None
         self._channel.close()
 
@@ -143,6 +146,7 @@ class RemoteGate:
             if not asked.done():
                 asked.set_result(None)
         self._asked.clear()
+        self._room = False
         self._gone.set()
 
     @staticmethod
@@ -163,6 +167,8 @@ class RemoteGate:
         self._waiting[ticket.id] = future
         self._tickets[ticket.id] = ticket
         try:
+            if ticket.refused:  # nobody lets it wait for a place: those that are free come first
+                self._channel.flush()
             self._channel.send(Kind.OFFER, TICKETS.dumps(ticket))
             return await future
         except BaseException:
@@ -183,13 +189,24 @@ class RemoteGate:
             KeyError: it was given back before.
         """
         del self._held[permit.ticket.id]
+        shape = permit.ticket.shape
+        # A stream's pace is measured by its outputs, that of an answer in one piece by its end.
+        waits = self._room and shape.stream and outcome is Outcome.COMPLETED
+        self._give_back(permit.ticket.id, outcome, usage, rest, waits=waits)
         if outcome is Outcome.COMPLETED and usage is not None:
-            self._estimator.learn(permit.ticket.shape, usage, permit.ticket.client)
-        self._give_back(permit.ticket.id, outcome, usage, rest)
+            self._estimator.learn(shape, usage, permit.ticket.client)
 
-    def _give_back(self, there: int, outcome: Outcome, usage: Usage | None, rest: float = 0.0) -> None:
-        self._tell_outputs()
-        self._channel.say(Kind.LEAVE, there, outcome.value, None if usage is None else USAGES.flat(usage), rest)
+    def _give_back(
+        self, there: int, outcome: Outcome, usage: Usage | None, rest: float = 0.0, *, waits: bool = False
+    ) -> None:
+        self._keep_outputs()
+        spent = None if usage is None else USAGES.flat(usage)
+        self._channel.keep(Kind.LEAVE, marshal.dumps((there, outcome.value, spent, rest)))
+        if not waits:
+            self._channel.flush()
+        elif not self._holds:
+            self._holds = True
+            asyncio.get_running_loop().call_later(_HELD, self._tell_ends)
 
     async def knock(self, ticket: Ticket) -> Rejection | None:
         """The refusal that ``enter`` would give at once, if any; nobody waits, and no permit is given."""
@@ -255,7 +272,8 @@ class RemoteGate:
         if self._channel.clogged or not self._channel.open:
             self._records_dropped += 1
         else:
-            self._channel.send(Kind.RECORD, RECORDS.dumps(record))
+            self._channel.keep(Kind.RECORD, RECORDS.dumps(record))
+            self._gather()
 
     def is_down(self, backend: str) -> bool:
         """Whether ``backend`` was found dead or is drained; requests without a permit go elsewhere first."""
@@ -295,6 +313,10 @@ class RemoteGate:
             self._told.set()
         elif kind is Kind.SETUP:
             self._on_setup(Setup.loads(payload))
+        elif kind is Kind.ROOM:
+            (self._room,) = heard(payload)
+            if not self._room:
+                self._channel.flush()
         else:
             there, *said = heard(payload)
             asked, unwanted = self._asked.pop(there)
@@ -323,20 +345,32 @@ class RemoteGate:
             ticket = weighed(self._tickets[there], WorkEstimate(*estimate))
             future.set_result(Rejection(ticket, Reason(reason), retry_after, should_retry))
 
-    # -- outputs -----------------------------------------------------------------------------------------------------
+    # -- what nobody waits for: it goes with the next word that is said, or soon ---------------------------------------
 
     def note(self, there: int, events: int, now: float) -> None:
         """Note an output; this is on the path of every chunk."""
         self._outputs += PROGRESS.pack(there, events, now)
-        if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(_GATHERED, self._tell_outputs)
+        if not self._gathers:
+            self._gather()
 
-    def _tell_outputs(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+    def _gather(self) -> None:
+        if not self._gathers:
+            self._gathers = True
+            asyncio.get_running_loop().call_later(_GATHERED, self._tell_gathered)
+
+    def _tell_gathered(self) -> None:
+        self._gathers = False
+        self._keep_outputs()
+        self._channel.flush()
+
+    def _tell_ends(self) -> None:
+        self._holds = False
+        self._channel.flush()
+
+    def _keep_outputs(self) -> None:
+        """Tell them before what is said next, such as the end of their request."""
         if self._outputs:
-            self._channel.send(Kind.PROGRESS, bytes(self._outputs))
+            self._channel.keep(Kind.PROGRESS, bytes(self._outputs))
             self._outputs.clear()
 
 

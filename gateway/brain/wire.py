@@ -36,6 +36,7 @@ class Kind(IntEnum):
     CHARGED = 14  # brain: (id, (reason, wait) or None, standings, or None where the key was taken away)
     VIEW = 15  # brain: what workers need to know of the backends
     SETUP = 16  # brain: what workers are set up with
+    ROOM = 17  # brain: (whether all who asked lately had their place at once,)
 
 
 _HEAD_SIZE: Final = _HEAD.size
@@ -51,6 +52,7 @@ class Channel:
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._unread = b""  # the beginning of a frame
+        self._unsent: list[bytes] = []  # frames that are kept
         self.take: Callable[[Kind, memoryview], None] = _nothing
         self.lost: Callable[[], None] = lambda: None
 
@@ -104,8 +106,23 @@ class Channel:
 
     def send(self, kind: Kind, payload: bytes) -> None:
         """Send a frame; into the void where the connection is over."""
-        if self._transport is not None:
-            self._transport.write(_HEAD.pack(len(payload), kind) + payload)
+        if self._transport is None:
+            return
+        frame = _HEAD.pack(len(payload), kind) + payload
+        if self._unsent:
+            frame += b"".join(self._unsent)
+            self._unsent.clear()
+        self._transport.write(frame)
+
+    def keep(self, kind: Kind, payload: bytes) -> None:
+        """Send a frame right behind the next one, or at ``flush``: each write wakes the other side."""
+        self._unsent.append(_HEAD.pack(len(payload), kind) + payload)
+
+    def flush(self) -> None:
+        """Send what was kept."""
+        kept, self._unsent = self._unsent, []
+        if kept and self._transport is not None:
+            self._transport.write(b"".join(kept))
 
     def say(self, kind: Kind, *values: Any) -> None:
         """Send plain values."""
@@ -114,6 +131,7 @@ class Channel:
     def close(self) -> None:
         """End the connection, once what was sent is out."""
         if self._transport is not None:
+            self.flush()
             self._transport.close()
 
 

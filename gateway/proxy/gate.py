@@ -274,6 +274,11 @@ class Gate:
         """What ``retune`` can change, as it stands."""
         return self._controller.tuning
 
+    @property
+    def patient(self) -> bool:
+        """Whether who finds no place may wait for one."""
+        return self._controller.patient
+
     def retune(self, tuning: Tuning) -> None:
         """Go on with what the operator wants."""
         self._drained = {name for name, backend in tuning.backends.items() if backend.drained}

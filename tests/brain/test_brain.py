@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.admission.config import AdmissionConfig
 from gateway.admission.controller import AdmissionController
 from gateway.admission.estimator import Estimator
 from gateway.admission.quota import Account, KeyTerms, Revoked, Standing
@@ -33,9 +34,16 @@ Work = Callable[[], None]
 class Brain:
     """A gate with desks, as the brain's process has them."""
 
-    def __init__(self, path: Path, *backends: Backend, keys: Keys | None = None, quotas: Quotas | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *backends: Backend,
+        keys: Keys | None = None,
+        quotas: Quotas | None = None,
+        settings: AdmissionConfig | None = None,
+    ) -> None:
         self.records: list[Record] = []
-        settings = config()
+        settings = settings or config()
         self.estimator = Estimator(settings.estimator)
         self.controller = AdmissionController(settings, backends, lambda low, _high: low, self.estimator)
         self.gate = Gate(self.controller, quotas=quotas)
@@ -177,6 +185,106 @@ async def test_outputs_are_told_before_the_end(path: Path) -> None:
         await until(lambda: not brain.running)
         (books,) = brain.controller._pool.books
         assert books.window.firsts == 1
+
+
+def said_by(gate: RemoteGate, *, room: bool) -> Written:
+    """What ``gate`` writes to the brain, which has said that there is room, or has not."""
+    said = Written()
+    gate._channel = gate._channel_made()
+    gate._channel.connection_made(said)  # type: ignore[arg-type] # as much of a transport as it uses
+    brain = Channel()
+    brain.connection_made(words := Written())  # type: ignore[arg-type] # the same
+    brain.say(Kind.ROOM, room)
+    gate._channel.data_received(words.data)
+    return said
+
+
+def holding(gate: RemoteGate, asked: Ticket) -> Permit:
+    given = Permit(asked.id, asked, "a", 0.0, _Nothing())
+    gate._held[asked.id] = given
+    return given
+
+
+class _Nothing:
+    def output(self, events: int, now: float) -> None:
+        pass
+
+
+def kinds(said: Written) -> list[Kind]:
+    found: list[Kind] = []
+    reader = Channel()
+    reader.take = lambda kind, _: found.append(kind)
+    reader.data_received(said.data)
+    said.data = b""
+    return found
+
+
+def silent_gate() -> RemoteGate:
+    estimator = Estimator(config().estimator)
+    return RemoteGate("nowhere", _ignore, _ignore, lambda: 0.0, lambda: 0, lambda: 0, estimator)
+
+
+async def test_the_end_of_a_stream_goes_with_the_next_question_where_there_is_room() -> None:
+    gate = silent_gate()
+    said = said_by(gate, room=True)
+    stream = ticket()
+    given = holding(gate, stream)
+    gate.note(stream.id, 1, time.monotonic())
+    gate.leave(given, Outcome.COMPLETED, Usage(1, 1))
+    gate.observe(ended(stream))
+    assert kinds(said) == []
+    asking = asyncio.create_task(gate.enter(ticket()))
+    await asyncio.sleep(0)
+    assert kinds(said) == [Kind.OFFER, Kind.PROGRESS, Kind.LEAVE, Kind.RECORD], "the question is read first"
+    asking.cancel()
+    gate.leave(holding(gate, stream), Outcome.COMPLETED, None)
+    asking = asyncio.create_task(gate.enter(ticket(refused=True)))
+    await asyncio.sleep(0)
+    assert kinds(said)[-2:] == [Kind.LEAVE, Kind.OFFER], "who may not wait comes after the place that came free"
+    asking.cancel()
+    gate.leave(holding(gate, stream), Outcome.COMPLETED, None)
+    await until(lambda: said.data)  # nobody asks any more
+    assert Kind.LEAVE in kinds(said)
+
+
+@pytest.mark.parametrize(
+    ("room", "asked", "outcome"),
+    [
+        (False, ticket(), Outcome.COMPLETED),
+        (True, ticket(stream=False), Outcome.COMPLETED),
+        (True, ticket(), Outcome.BACKEND_BUSY),
+    ],
+    ids=["somebody waits", "its end is what is measured", "the law must know"],
+)
+async def test_any_other_end_is_told_at_once(room: bool, asked: Ticket, outcome: Outcome) -> None:
+    gate = silent_gate()
+    said = said_by(gate, room=room)
+    gate.leave(holding(gate, asked), outcome, None)
+    assert kinds(said) == [Kind.LEAVE]
+
+
+async def test_a_place_that_somebody_waits_for_is_given_back_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.brain.remote._HELD", 1000.0)
+    async with opened(Brain(path, fixed(1))) as brain, worker(path) as one, worker(path) as other:
+        await until(lambda: one._room and other._room)  # nobody had to wait since the last look
+        one.leave(await permit(one), Outcome.COMPLETED, Usage(1, 1))
+        await asyncio.sleep(0.02)
+        assert brain.running == 1, "it is held"
+        given = await permit(other)
+        assert not one._room, "both were told"
+        other.leave(given, Outcome.COMPLETED, None)
+        await until(lambda: not brain.running)
+
+
+async def test_no_end_is_held_where_nobody_may_wait(path: Path) -> None:
+    brain = Brain(path, fixed(1), settings=config(max_requests=0))
+    async with opened(brain), worker(path) as gate:
+        for _ in range(3):
+            brain.desks._look()
+        assert await gate.knock(ticket()) is None  # what the brain said before was heard
+        assert not gate._room
 
 
 async def test_who_leaves_the_queue_is_forgotten(path: Path) -> None:
