@@ -101,7 +101,7 @@ async def _leave(crew: Crew, signals: Signals, number: int) -> int:
         again.cancel()
         return 0
     number = again.result()
-    crew.signal(number)
+    crew.cut(number)
     await ended
     return EXIT_SIGNAL + number
 
@@ -147,6 +147,12 @@ class Crew:
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(number)
 
+    def cut(self, number: int) -> None:
+        """Tell everybody of a second signal. Not by one: others may have sent them the first as well."""
+        for process in self._processes.values():
+            if process.stdin is not None:
+                process.stdin.write(bytes((number,)))
+
     async def ended(self) -> None:
         """Wait until everybody has ended."""
         await asyncio.gather(*(process.wait() for process in self._processes.values()))
@@ -171,7 +177,7 @@ class Crew:
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                stdin=asyncio.subprocess.PIPE,  # its end tells that this process is gone
+                stdin=asyncio.subprocess.PIPE,  # for ``cut``; and its end tells that this process is gone
                 pass_fds=(tells,),
                 env=os.environ | self._more,
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on

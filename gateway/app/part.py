@@ -1,6 +1,7 @@
 """One process of a gateway that has several: ``python -m gateway.app.part brain|worker SOCKET FD [--port N]``.
 
-Started by ``crew``, which reads from ``FD`` when it is ready and whose end it sees at the end of its standard input.
+Started by ``crew``, which reads from ``FD`` when it is ready. Its standard input tells of the crew: of a second signal,
+and by its end that the crew is gone.
 """
 
 from __future__ import annotations
@@ -57,8 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _serve(loaded: Loaded, arguments: argparse.Namespace) -> int:
-    signals = Signals()
-    signals.on_orphaned(sys.stdin.fileno())
+    signals = Signals(parent=sys.stdin.fileno())
     if arguments.part == BRAIN:
         read = partial(load_all, arguments.env_file)
         service = Service(loaded, backends(loaded.settings), read, arguments.meet)

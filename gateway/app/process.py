@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
@@ -37,13 +38,36 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 class Signals:
     """SIGTERM and SIGINT as values to wait for, one after the other. Made on a running loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, parent: int | None = None) -> None:
+        """``parent``: a pipe of which another process holds the other end, and writes the number of a signal to it.
+
+        Then only the first signal of the system's counts, and the end of the pipe is one too. A service manager may
+        send the same one to every process of a service (systemd does), of which the parent is one that passes it on:
+        that is no second one, which would cut what the first lets finish. The parent's word always counts.
+        """
         self._arrived: asyncio.Queue[int] = asyncio.Queue()
+        self._parent = parent
+        self._told = False
         self._loop = asyncio.get_running_loop()
         self._acting: set[asyncio.Task[None]] = set()
         for number in _STOP:
             with contextlib.suppress(NotImplementedError):  # Windows: Ctrl-C raises KeyboardInterrupt
-                self._loop.add_signal_handler(number, self._arrived.put_nowait, number)
+                self._loop.add_signal_handler(number, self._hear, number)
+        if parent is not None:
+            self._loop.add_reader(parent, self._hear_parent, parent)
+
+    def _hear(self, number: int) -> None:
+        if self._parent is None or not self._told:
+            self._told = True
+            self._arrived.put_nowait(number)
+
+    def _hear_parent(self, pipe: int) -> None:
+        said = os.read(pipe, 16)
+        for number in said:
+            self._arrived.put_nowait(number)
+        if not said:
+            self._loop.remove_reader(pipe)
+            self._hear(signal.SIGTERM)
 
     async def next(self) -> int:
         """Number of the next signal."""
@@ -66,15 +90,6 @@ class Signals:
         starting.cancel()
         await asyncio.wait({starting})
         return False
-
-    def on_orphaned(self, pipe: int) -> None:
-        """Take the end of the parent, which is the end of ``pipe``, for a SIGTERM."""
-
-        def ended() -> None:
-            self._loop.remove_reader(pipe)
-            self._arrived.put_nowait(signal.SIGTERM)
-
-        self._loop.add_reader(pipe, ended)  # nothing is ever written to it
 
     def on_hangup(self, action: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
         """Call ``action`` at each SIGHUP, where there is one, and run what it returns."""

@@ -223,6 +223,16 @@ def test_a_stream_is_not_cut_where_the_signal_comes_before_all_have_started(engi
             os.kill(late, signal.SIGCONT)
 
 
+def test_a_signal_to_every_process_is_one_signal(engine: Engines, gateway: Gateways) -> None:
+    """As systemd stops a service; that it comes twice to those whom the first process tells as well cuts nothing."""
+    house = two_workers(gateway, backends=backend(engine("flat"), ROOM))
+    with streams(house, MANY, max_tokens=300) as begun:
+        for process in (house.program.pid, *parts(house, "brain"), *parts(house, "worker")):
+            os.kill(process, signal.SIGTERM)
+        assert all(whole(answer) for _, answer in begun)
+    assert house.program.wait() == 0
+
+
 def test_a_second_signal_cuts(engine: Engines, gateway: Gateways) -> None:
     house = two_workers(gateway, backends=backend(engine("flat"), ROOM))
     with streams(house, 2):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -53,11 +55,30 @@ async def test_a_signal_that_comes_with_the_end_of_the_start_is_kept() -> None:
     assert await asyncio.wait_for(signals.next(), 5) == signal.SIGINT
 
 
-async def test_the_end_of_the_parent_is_a_sigterm() -> None:
-    signals = Signals()
-    ours, parents = os.pipe()
-    signals.on_orphaned(ours)
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    """(Ours, the parent's)."""
+    ends = os.pipe()
+    yield ends
+    for end in ends:
+        with contextlib.suppress(OSError):
+            os.close(end)
+
+
+async def test_the_end_of_the_parent_is_a_sigterm(pipe: tuple[int, int]) -> None:
+    signals = Signals(parent=pipe[0])
     await asyncio.sleep(0)
-    os.close(parents)
+    os.close(pipe[1])
     assert await asyncio.wait_for(signals.next(), 5) == signal.SIGTERM
-    os.close(ours)
+
+
+async def test_a_signal_that_was_sent_to_everybody_is_no_second_one(pipe: tuple[int, int]) -> None:
+    signals = Signals(parent=pipe[0])
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(signals.next(), 5) == signal.SIGTERM
+    os.kill(os.getpid(), signal.SIGTERM)
+    again = asyncio.create_task(signals.next())
+    await asyncio.wait({again}, timeout=0.05)
+    assert not again.done()
+    os.write(pipe[1], bytes((signal.SIGINT,)))
+    assert await asyncio.wait_for(again, 5) == signal.SIGINT
