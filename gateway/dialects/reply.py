@@ -16,7 +16,9 @@ _HEAD: Final = 8 * 1024
 _TAIL: Final = 32 * 1024
 _WHOLE: Final = 64 * 1024  # a body up to this size is parsed; of a larger one the head and the tail are searched
 _USAGE_MAX: Final = 4 * 1024  # bytes that a usage object may have
-_NESTED_MOST: Final = 8  # objects in a usage object
+_NESTED_MOST: Final = 8  # objects in a usage object, with itself
+_USAGE: Final = b'"usage":'
+_ERROR: Final = b'"error"'  # without one no key is that, and no type
 _FAILURE: Final = 400  # the first status of failure
 _JSON: Final = json.JSONDecoder()
 
@@ -55,10 +57,10 @@ def timings_of(document: dict[str, Any]) -> Usage | None:
 
 def _counted(counts: dict[str, Any]) -> Usage | None:
     cached = counts.get("cached_tokens")
-    for key in ("prompt_tokens_details", "input_tokens_details"):
-        details = counts.get(key)
-        if isinstance(details, dict):
-            cached = details.get("cached_tokens")
+    if isinstance(details := counts.get("prompt_tokens_details"), dict):
+        cached = details.get("cached_tokens")
+    if isinstance(details := counts.get("input_tokens_details"), dict):
+        cached = details.get("cached_tokens")
     prompt = _first(counts, "prompt_tokens", "input_tokens", "input_length")
     if "cache_read_input_tokens" in counts:  # Anthropic's input_tokens leave cached input out
         cached = counts["cache_read_input_tokens"]
@@ -69,8 +71,9 @@ def _counted(counts: dict[str, Any]) -> Usage | None:
 
 def _first(counts: dict[str, Any], one: str, other: str, third: str) -> Any:
     """The first of the three that there is."""
-    if one in counts:
-        return counts[one]
+    count = counts.get(one)
+    if count is not None or one in counts:
+        return count
     return counts[other] if other in counts else counts.get(third)
 
 
@@ -106,22 +109,24 @@ def sole_usage(body: bytes) -> Usage | None:
 
     They are found without a parse of the text in it, in which no such mark can be; see ``find_usage``.
     """
-    at = body.rfind(b'"usage":')
+    at = body.find(_USAGE)
     if at < 0 or not body.startswith(b"{") or not body.endswith((b"}", b"}\n")):
         return None
-    start = body.find(b"{", at)
-    if start < 0 or body[at + 8 : start].strip() or body.find(b"error") >= 0 or body.rfind(b'"usage":', 0, at) >= 0:
-        return None
-    end = start
-    for _ in range(_NESTED_MOST):  # an object may hold others
+    start = at + len(_USAGE)
+    opened = end = body.find(b"{", start)
+    for _ in range(_NESTED_MOST):  # each that begins before the end needs an end of its own
         end = body.find(b"}", end) + 1
-        if not end:
+        if opened < 0 or not end:
             return None
-        counts = body[start:end]
-        if counts.count(b"{") == counts.count(b"}"):
-            document = load(counts)
-            return None if document is None else _counted(document)
-    return None
+        opened = body.find(b"{", opened + 1, end)
+        if opened < 0:
+            break
+    else:
+        return None
+    if body.find(_USAGE, start) >= 0 or body.find(_ERROR) >= 0:
+        return None
+    document = load(body[start:end])
+    return None if document is None else _counted(document)
 
 
 def fault_of(document: dict[str, Any]) -> Fault | None:
@@ -162,7 +167,7 @@ def load(payload: bytes) -> dict[str, Any] | None:
 class BodyReader:
     """Listens to a body that is no stream: its usage, its end, and an error said under a status of success."""
 
-    __slots__ = ("_body", "_counts", "_json", "_size", "_success", "complete", "fault", "usage")
+    __slots__ = ("_counts", "_held", "_json", "_pieces", "_size", "_success", "complete", "fault", "usage")
 
     asides = None
     between_events = False
@@ -177,15 +182,18 @@ class BodyReader:
         self._counts = counts
         self._success = status < _FAILURE
         self._json = "json" in content_type.lower()
-        self._body = bytearray()
+        self._pieces: list[bytes] = []  # most often the one that is the whole body: it is not copied
+        self._held = 0  # bytes of them
         self._size = 0
 
     def feed(self, data: bytes) -> int:
         """Keep what ``finish`` will read; a body that is no stream has no output events."""
         self._size += len(data)
-        self._body += data
-        if len(self._body) > 2 * _WHOLE:
-            del self._body[_HEAD:-_TAIL]
+        self._held += len(data)
+        self._pieces.append(data)
+        if self._held > 2 * _WHOLE:
+            body = b"".join(self._pieces)
+            self._pieces, self._held = [body[:_HEAD], body[-_TAIL:]], _HEAD + _TAIL
         return 0
 
     def finish(self) -> int:
@@ -195,13 +203,14 @@ class BodyReader:
         elif self._size <= _WHOLE:
             self._read_whole()
         else:
-            head, tail = bytes(self._body[:_HEAD]), bytes(self._body[-_TAIL:])
+            body = b"".join(self._pieces)
+            head, tail = body[:_HEAD], body[-_TAIL:]
             self.usage = find_usage(tail) or find_usage(head)
             self.complete = tail.rstrip().endswith((b"}", b"]"))
         return 0
 
     def _read_whole(self) -> None:
-        body = bytes(self._body)
+        body = b"".join(self._pieces)
         if self._success and self._counts is usage_of and (usage := sole_usage(body)) is not None:
             self.usage, self.complete = usage, True
             return
