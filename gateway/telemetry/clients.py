@@ -66,9 +66,12 @@ class Clients:
             return
         slot = self._slot()
         name = record.ticket.client
-        if name not in slot and len(slot) >= CLIENTS:
-            name = OTHERS
-        slot.setdefault(name, ClientCounts(name)).count(record)
+        counts = slot.get(name)
+        if counts is None:
+            if len(slot) >= CLIENTS:
+                name = OTHERS
+            counts = slot.setdefault(name, ClientCounts(name))
+        counts.count(record)
 
     def _slot(self) -> dict[str, ClientCounts]:
         now = self._clock()

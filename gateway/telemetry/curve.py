@@ -132,7 +132,7 @@ class _Meter:
 
     def __init__(self, age: float) -> None:
         self.running = 0
-        self.seconds = Life(0.0, 0.0)  # request-seconds and token-seconds so far
+        self.lived = self.held = 0.0  # request-seconds and token-seconds so far
         self._tokens = 0
         self.rungs: dict[int, _Rung] = {}
         self.models: dict[str, int] = {}
@@ -184,7 +184,8 @@ class _Meter:
         if self.running:
             seconds = now - self._changed
             area = self.running * seconds
-            self.seconds = Life(self.seconds.level + area, self.seconds.tokens + self._tokens * seconds)
+            self.lived += area
+            self.held += self._tokens * seconds
             self._seconds += seconds
             self._area += area
             self._squares += self.running * area
@@ -202,7 +203,7 @@ class _Meter:
         self._clear(outputs)
 
     def _rung(self, level: float, now: float) -> _Rung:
-        index = rung(max(1, round(level)), FINE)
+        index = rung(max(1, int(level + 0.5)), FINE)
         found = self.rungs.get(index)
         if found is None or found.seen < now - self._age:
             found = self.rungs[index] = _Rung()
@@ -251,11 +252,12 @@ def _speed(timeline: Timeline, tokens: int, admitted: float) -> tuple[float, flo
 
 def _code(known: dict[str, int], name: str) -> int:
     """A small number for ``name``; names beyond the bound share one."""
-    if name not in known:
+    code = known.get(name)
+    if code is None:
         if len(known) >= MODELS:
             name = OTHERS
-        known.setdefault(name, len(known))
-    return known[name]
+        code = known.setdefault(name, len(known))
+    return code
 
 
 class Curves:
@@ -280,7 +282,7 @@ class Curves:
         if meter is None:
             meter = self._meters[permit.backend] = _Meter(self._age)
         meter.grow(permit.ticket.work.tokens, outputs, permit.granted_at)
-        self._begun[permit.id] = meter.seconds
+        self._begun[permit.id] = Life(meter.lived, meter.held)
 
     def settled(self, permit: Permit, outcome: Outcome, outputs: int, now: float) -> None:
         """Take a permit that is over."""
@@ -289,19 +291,24 @@ class Curves:
         meter = self._meters[permit.backend]
         tokens = permit.ticket.work.tokens
         meter.shrink(tokens, outputs, answered=outcome is Outcome.COMPLETED, now=now)
-        began, ended, seconds = self._begun.pop(permit.id), meter.seconds, now - permit.granted_at
-        life = Life(1.0, tokens)
+        life, seconds = self._begun[permit.id], now - permit.granted_at
+        del self._begun[permit.id]
         if seconds > 0:
-            life = Life((ended.level - began.level) / seconds, (ended.tokens - began.tokens) / seconds)
+            life.level, life.tokens = (meter.lived - life.level) / seconds, (meter.held - life.tokens) / seconds
+        else:
+            life.level, life.tokens = 1.0, tokens
         self._lives[permit.ticket.id] = life
         if len(self._lives) > UNCLAIMED:
             del self._lives[next(iter(self._lives))]
 
     def observe(self, record: Record) -> None:
         """Take a finished request; its latency counts where it was completed."""
-        life = self._lives.pop(record.ticket.id, None) if record.ticket else None
+        life = None if record.ticket is None else self._lives.get(record.ticket.id)
+        if life is None or record.ticket is None:
+            return
+        del self._lives[record.ticket.id]
         timeline = record.timeline
-        if life is None or record.outcome is not Outcome.COMPLETED or record.backend is None:
+        if record.outcome is not Outcome.COMPLETED or record.backend is None:
             return
         if timeline.admitted is not None and timeline.finished is not None:
             ended = timeline.finished if timeline.last_output is None else timeline.last_output

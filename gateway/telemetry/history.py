@@ -125,6 +125,8 @@ class History:
             waits.append((self._number, line.admitted - line.offered))
 
     def _keeps(self, lane: str | None, ttft: float | None, tpot: float | None) -> bool:
+        if ttft is None and tpot is None:
+            return True
         objective = next((each.ttft_objective for each in self.state.lanes if each.name == lane), None)
         wanted = self.state.tpot_objective
         return (objective is None or ttft is None or ttft <= objective) and (

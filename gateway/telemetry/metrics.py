@@ -94,8 +94,8 @@ class _Alike:
     """The series that requests with the same labels move; None where they move none."""
 
     __slots__ = (
-        "backend_ttft", "counters", "duration", "itl", "model", "output_tokens", "overhead", "prompt_tokens", "ttft",
-        "wait",
+        "backend_ttft", "counters", "duration", "itl", "model", "output_error", "output_tokens", "overhead",
+        "prompt_error", "prompt_tokens", "ttft", "wait",
     )  # fmt: skip
 
     def __init__(self, counters: list[Counter], model: str) -> None:
@@ -106,6 +106,8 @@ class _Alike:
         self.wait: Histogram | None = None
         self.prompt_tokens: Counter | None = None
         self.output_tokens: Counter | None = None
+        self.prompt_error: Histogram | None = None
+        self.output_error: Histogram | None = None
         self.ttft: Histogram | None = None
         self.backend_ttft: Histogram | None = None
         self.itl: Histogram | None = None
@@ -311,9 +313,11 @@ class Metrics:
             found.output_tokens.value += counted if output is None else output
         if record.outcome is Outcome.COMPLETED:
             if prompt:
-                self._estimate_error.of("prompt").add(abs(work.prompt_tokens - prompt) / prompt)
+                found.prompt_error = found.prompt_error or self._estimate_error.of("prompt")
+                found.prompt_error.add(abs(work.prompt_tokens - prompt) / prompt)
             if output:
-                self._estimate_error.of("output").add(abs(work.output_tokens - output) / output)
+                found.output_error = found.output_error or self._estimate_error.of("output")
+                found.output_error.add(abs(work.output_tokens - output) / output)
 
     def _observe_speed(self, found: _Alike, timeline: Timeline, first: float, output: int | None) -> None:
         if found.ttft is not None:
@@ -431,9 +435,11 @@ def _reported(usage: Usage | None) -> tuple[int | None, int | None]:
     """Prompt and output tokens as the backend counted them; None for what it did not say or what cannot be."""
     if usage is None:
         return None, None
-    counts = (usage.prompt_tokens, usage.completion_tokens)
-    prompt, output = (count if count is not None and 0 <= count <= _MOST_TOKENS else None for count in counts)
-    return prompt, output
+    prompt, output = usage.prompt_tokens, usage.completion_tokens
+    return (
+        prompt if prompt is not None and 0 <= prompt <= _MOST_TOKENS else None,
+        output if output is not None and 0 <= output <= _MOST_TOKENS else None,
+    )
 
 
 def _code(status: int) -> str:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
-from struct import pack
-from typing import Final
-
-_TOGETHER: Final = 16  # rows that go into the columns at once
+from struct import Struct
 
 
 class Rows:
@@ -17,38 +13,20 @@ class Rows:
     tuple's memory.
     """
 
-    __slots__ = ("_capacity", "_columns", "_fresh", "_next")
+    __slots__ = ("_end", "_form", "_next", "_rows")
 
     def __init__(self, figures: int, capacity: int) -> None:
-        self._columns: list[array[float]] = [array("d"), *(array("f") for _ in range(figures))]
-        self._capacity = capacity
+        self._form = Struct(f"=d{figures}f")
+        self._end = capacity * self._form.size
         self._next = 0
-        self._fresh: list[tuple[float, ...]] = []
+        self._rows = bytearray()
 
     def add(self, *row: float) -> None:
         """Take a row, a number for each column."""
-        self._fresh.append(row)
-        if len(self._fresh) >= _TOGETHER:
-            self._take()
-
-    def _take(self) -> None:
-        """Put the fresh rows into the columns: a column at a time, as long as none is written over."""
-        fresh, self._fresh = self._fresh, []
-        if len(self._columns[0]) + len(fresh) <= self._capacity:
-            for column, values in zip(self._columns, zip(*fresh, strict=True), strict=True):
-                column.frombytes(pack(f"{len(values)}{column.typecode}", *values))  # a fifth of what ``extend`` takes
-            return
-        for row in fresh:
-            full = len(self._columns[0]) >= self._capacity
-            for column, value in zip(self._columns, row, strict=True):
-                if full:
-                    column[self._next] = value
-                else:
-                    column.append(value)
-            self._next = (self._next + full) % self._capacity
+        start = self._next if self._next < self._end else 0
+        self._next = start + self._form.size
+        self._rows[start : self._next] = self._form.pack(*row)  # behind the last one it is appended
 
     def since(self, instant: float) -> Iterator[tuple[float, ...]]:
         """Rows that are not older than ``instant``, in no order."""
-        if self._fresh:
-            self._take()
-        return (row for row in zip(*self._columns, strict=True) if row[0] >= instant)
+        return (row for row in self._form.iter_unpack(bytes(self._rows)) if row[0] >= instant)

@@ -29,12 +29,6 @@ _BLOCKS: Final = 2  # of either time, at least
 _FARTHEST: Final = 3.0  # times a level that was seen before: a straight line holds no further
 
 
-class _Answer(NamedTuple):
-    level: float
-    pace: float
-    length: float
-
-
 class _Block(NamedTuple):
     """Medians of half a minute."""
 
@@ -49,7 +43,7 @@ class _Block(NamedTuple):
 class _Open:
     began: float
     last: float
-    answers: list[_Answer] = field(default_factory=list)
+    answers: list[tuple[float, float, float]] = field(default_factory=list)  # level, pace, length
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +64,17 @@ class PaceLog:
 
     def note(self, level: float, at: float, pace: float, length: float, *, whole: bool) -> None:
         """Take an answer: requests in flight meanwhile, its seconds a token, and the KV tokens of each of those."""
-        key = whole, rung(max(1, round(level)), _STEPS)
-        block = self._open.setdefault(key, _Open(at, at))
-        if at - block.began >= BLOCK:
+        key = whole, rung(max(1, int(level + 0.5)), _STEPS)
+        block = self._open.get(key)
+        if block is None:
+            block = self._open[key] = _Open(at, at)
+        elif at - block.began >= BLOCK:
             if len(block.answers) >= ENOUGH:
                 self._blocks.append(_Block(block.last, whole, *map(median, zip(*block.answers, strict=True))))
             block = self._open[key] = _Open(at, at)
         block.last = at
         if len(block.answers) < _OPEN:
-            block.answers.append(_Answer(level, pace, length))
+            block.answers.append((level, pace, length))
 
     def slowdown(self, now: float, base: float | None) -> Slowdown | None:
         """How much slower the same load goes now; None where there is no comparison.
