@@ -186,7 +186,7 @@ class Progress(Protocol):
 
 
 @unique
-class Choice(Enum):
+class Choice(Word):
     """Why a request went to the backend that it went to. The values label metrics and log lines."""
 
     HEADROOM = "headroom"  # the emptiest for its limit

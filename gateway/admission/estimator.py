@@ -40,6 +40,7 @@ _TEMPLATE_STEP: Final = 0.1
 
 _REMEMBERED: Final = 1_024  # means that are worth keeping over a restart
 _MEAN_STEP: Final = 0.1
+_PLAIN: Final = 10  # values up to which a mean is a plain one
 _SEEN_BY_CLIENT: Final = 5  # outputs before a client's own mean is trusted
 _SEEN: Final = 3  # the same for any other but the model's
 
@@ -58,6 +59,7 @@ class Estimator:
         self._config = config
         self._prompts: _Recent[tuple[str, bool], _PromptModel] = _Recent(_MODELS_MAX, lambda: _PromptModel(config))
         self._outputs: _Recent[_MeanKey, _Mean] = _Recent(_MEANS_MAX, _Mean, _REMEMBERED)
+        self._together: dict[_MeanKey, list[_Mean]] = {}  # as long as none of them is forgotten
 
     def estimate(self, shape: Shape, client: str = "") -> WorkEstimate:
         """Predicted work of a request of this shape; every figure is finite, cost is at least 1."""
@@ -72,8 +74,8 @@ class Estimator:
             model.learn(_features(shape), shape.messages, _bounded(usage.prompt_tokens))
         if usage.completion_tokens is not None and shape.generates:
             output = _bounded(usage.completion_tokens / max(shape.choices, 1))
-            for key, _ in _mean_keys(shape, self._prompt(shape), client):
-                self._outputs.obtain(key).add(output)
+            for mean in self._means(_finest(shape, self._prompt(shape), client)):
+                mean.add(output)
 
     def learned(self, most: int) -> tuple[ModelState, ...]:
         """What is known of the models asked for last, of so many at most."""
@@ -102,12 +104,24 @@ class Estimator:
         for output in reversed(outputs):
             mean = self._outputs.obtain((output.model, output.prompt_bits, output.cap_bits, ""))
             mean.count, mean.value = output.count, output.tokens
+        self._together.clear()  # there may be too many of them now
 
     def _told(self, name: str, generates: bool, model: _PromptModel) -> ModelState:
         rates = dict(zip(_SORTS, model.rates, strict=True))
         state = ModelState(name, generates, model.seen, rates, model.template)
         outputs = self._outputs.peek((name, _ANY, _ANY, "")) if generates else None
         return state if outputs is None else replace(state, answers=outputs.count, output=outputs.value)
+
+    def _means(self, key: _MeanKey) -> list[_Mean]:
+        """What outputs of ``key`` belong to, itself first."""
+        means = self._together.get(key)
+        if means is None:
+            means = [self._outputs.obtain(each) for each in (key, *_coarser(key))]
+            if len(self._outputs) <= _REMEMBERED:
+                self._together[key] = means
+            else:  # from here on it matters which were used last, and the others are forgotten
+                self._together.clear()
+        return means
 
     def _prompt(self, shape: Shape) -> int:
         if shape.prompt_tokens is not None:
@@ -117,16 +131,25 @@ class Estimator:
 
     def _output(self, shape: Shape, prompt: int, client: str) -> int:
         expected, cap, heeded = float(self._config.default_output), shape.max_output, True
-        for key, seen in _mean_keys(shape, prompt, client):
-            mean = self._outputs.find(key)
-            if mean is not None and mean.count >= seen:
-                expected = mean.value
-                heeded = cap is None or key[2] == _ANY or expected < 1 << cap.bit_length()
-                break
+        key = _finest(shape, prompt, client)
+        mean = self._outputs.find(key)
+        if mean is None or mean.count < (_SEEN_BY_CLIENT if client else _SEEN):
+            key, mean = self._coarser_mean(key)
+        if mean is not None:
+            expected = mean.value
+            heeded = cap is None or key[2] == _ANY or expected < 1 << cap.bit_length()
         if cap is not None and heeded:
             expected = min(expected, cap)
         floor = 0 if cap == 0 else 1
         return max(floor, _bounded(max(expected, floor) * max(shape.choices, 1)))
+
+    def _coarser_mean(self, key: _MeanKey) -> tuple[_MeanKey, _Mean | None]:
+        """The finest of those above ``key`` that has seen enough."""
+        for coarser in _coarser(key):
+            mean = self._outputs.find(coarser)
+            if mean is not None and mean.count >= (1 if coarser[2] == _ANY else _SEEN):
+                return coarser, mean
+        return key, None
 
 
 class _PromptModel:
@@ -155,7 +178,8 @@ class _PromptModel:
 
     def learn(self, features: _Features, messages: int, tokens: int) -> None:
         rest = tokens - self._per_message * messages
-        if (size := sum(features)) >= _LONG:
+        words, signs, dense, wide = features
+        if (size := words + signs + dense + wide) >= _LONG:
             self._learn_rates(features, min(max(rest - self.template, _RATE_MIN * size), _RATE_MAX * size))
         elif messages:
             added = min(max(rest - self._text(features), 0.0), _TEMPLATE_MAX)
@@ -189,7 +213,8 @@ class _Mean:
 
     def add(self, value: float) -> None:
         self.count += 1
-        self.value += max(1.0 / self.count, _MEAN_STEP) * (value - self.value)
+        step = 1.0 / self.count if self.count < _PLAIN else _MEAN_STEP
+        self.value += step * (value - self.value)
 
 
 class _Recent(Generic[_Key, _Value]):
@@ -203,12 +228,16 @@ class _Recent(Generic[_Key, _Value]):
         self._few = few
         self._make = make
         self._entries: dict[_Key, _Value] = {}  # in the order of their last use
+        self._last: _Value | None = None  # of that order: often it is the one that is asked for
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
     def find(self, key: _Key) -> _Value | None:
         value = self._entries.get(key)
-        if value is not None and len(self._entries) > self._few:
+        if value is not None and value is not self._last and len(self._entries) > self._few:
             del self._entries[key]
-            self._entries[key] = value
+            self._entries[key] = self._last = value
         return value
 
     def peek(self, key: _Key) -> _Value | None:
@@ -225,26 +254,34 @@ class _Recent(Generic[_Key, _Value]):
             return value
         if len(self._entries) >= self._size:
             del self._entries[next(iter(self._entries))]
-        value = self._entries[key] = self._make()
+        value = self._entries[key] = self._last = self._make()
         return value
 
 
-def _mean_keys(shape: Shape, prompt: int, client: str) -> list[tuple[_MeanKey, int]]:
-    """Where outputs like this one are kept, finest first, and how many must have been seen there."""
-    model, size = shape.model or "", prompt.bit_length()
+def _finest(shape: Shape, prompt: int, client: str) -> _MeanKey:
+    """Under what outputs are kept that are most like that of this request."""
     cap = 0 if shape.max_output is None else 1 + shape.max_output.bit_length()
-    keys = [((model, size, cap, ""), _SEEN), ((model, _ANY, cap, ""), _SEEN), ((model, _ANY, _ANY, ""), 1)]
-    return [((model, size, cap, client), _SEEN_BY_CLIENT), *keys] if client else keys
+    return shape.model or "", prompt.bit_length(), cap, client
+
+
+def _coarser(key: _MeanKey) -> list[_MeanKey]:
+    """What is kept of requests less like it, the finest first."""
+    model, size, cap, client = key
+    keys = [(model, _ANY, cap, ""), (model, _ANY, _ANY, "")]
+    return [(model, size, cap, ""), *keys] if client else keys
 
 
 def _features(shape: Shape) -> _Features:
     """Bytes of the prompt by their sort, as in ``_WEIGHTS``; together they are all of it."""
-    size = shape.prompt_bytes
-    wide = min(shape.wide_bytes, size)
-    dense = min(shape.dense_bytes, size - wide)
-    signs = min(shape.sign_bytes, size - wide - dense)
+    size, wide, dense, signs = shape.prompt_bytes, shape.wide_bytes, shape.dense_bytes, shape.sign_bytes
+    if wide + dense + signs > size:
+        wide = min(wide, size)
+        dense = min(dense, size - wide)
+        signs = min(signs, size - wide - dense)
     return size - wide - dense - signs, signs, dense, wide
 
 
 def _bounded(tokens: float) -> int:
-    return int(min(max(tokens, 0.0), _TOKENS_MAX) + 0.5)
+    if tokens <= 0.0:
+        return 0
+    return int(tokens + 0.5) if tokens < _TOKENS_MAX else _TOKENS_MAX

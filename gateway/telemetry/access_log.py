@@ -21,7 +21,7 @@ _LOG: Final = logging.getLogger("gateway.access_log")
 _SHORT: Final = 128  # characters: ids, names
 _SECOND: Final = 1_000_000  # microseconds
 _LONG: Final = 512  # characters: paths, error lines
-_REMEMBERED: Final = 1024  # names and paths whose JSON is kept
+_REMEMBERED: Final = 1024  # callers, and kinds of requests, whose JSON is kept
 
 
 class AccessLog:
@@ -66,101 +66,116 @@ class AccessLog:
 def line(record: Record, ended: float) -> bytes:
     """The line of one request that ended at ``ended``, seconds since the epoch.
 
-    Put together by hand: a dict and its encoding took three times as long.
+    Put together by hand: a dict and its encoding took three times as long. What requests of one kind have in common is
+    put together once.
     """
-    ticket, request_id = record.ticket, record.request_id[:_SHORT]
+    ticket, request_id, usage = record.ticket, record.request_id[:_SHORT], record.usage
     named = f'"{request_id}"' if request_id.isalnum() and request_id.isascii() else _quoted(request_id)
-    said = (
-        f'{{"time":"{_told(ended)}","request_id":{named},"method":{_known(record.method[:_SHORT])},'
-        f'"path":{_known(record.path.partition("?")[0][:_LONG])},'  # a query may carry a key
-        f'"route":{_known(record.route.label)},"status":{record.status},'
-        f'"outcome":"{record.outcome._value_}"'  # `value` is a call
+    went_well = record.reason is None and not record.error and record.retry_after is None
+    trouble = "" if went_well else _trouble(record)
+    stream = _stream(record.timeline) if ticket is not None and ticket.shape.stream else ""
+    return (
+        f'{{"time":"{_clock.told(ended)}","request_id":{named}{_kind(record, ticket)}{trouble}'
+        f',"bytes_in":{record.bytes_in},"bytes_out":{record.bytes_out}{"" if ticket is None else _asked(ticket)}'
+        f"{_legs(record.timeline)}{stream}{'' if usage is None else _used(usage)}}}\n"
+    ).encode()
+
+
+_KINDS: Final[dict[tuple[object, ...], str]] = {}
+
+
+def _kind(record: Record, ticket: Ticket | None) -> str:
+    """What is the same in the lines of requests of one kind. It names no caller: of these there may be very many."""
+    method, path = record.method[:_SHORT], record.path.partition("?")[0][:_LONG]  # a query may carry a key
+    shape = None if ticket is None else ticket.shape
+    key = (
+        method,
+        path,
+        record.route.label,
+        record.status,
+        record.outcome,
+        record.lane,
+        record.backend,
+        record.choice,
+        record.attempts,
+        None if shape is None else shape.model,
+        shape is None or shape.stream,
+        None if ticket is None else ticket.priority,
+        0 if ticket is None else ticket.attempt,
     )
-    if record.reason is not None or record.error or record.retry_after is not None:
-        said += _trouble(record)
+    said = _KINDS.get(key)
+    if said is None:
+        if len(_KINDS) >= _REMEMBERED:
+            _KINDS.clear()
+        said = _KINDS[key] = _kind_of(record, ticket, method, path)
+    return said
+
+
+def _kind_of(record: Record, ticket: Ticket | None, method: str, path: str) -> str:
+    said = (
+        f',"method":{_quoted(method)},"path":{_quoted(path)}'
+        f',"route":{_quoted(record.route.label)},"status":{record.status},"outcome":"{record.outcome.value}"'
+    )
     if record.lane is not None:
-        said += f',"lane":{_known(record.lane)}'
+        said += f',"lane":{_quoted(record.lane)}'
     if record.backend is not None:
-        said += f',"backend":{_known(record.backend)}'
+        said += f',"backend":{_quoted(record.backend)}'
     if record.choice is not None and record.choice is not Choice.HEADROOM:
-        said += f',"choice":"{record.choice._value_}"'
+        said += f',"choice":"{record.choice.value}"'
     if record.attempts:
         said += f',"attempts":{record.attempts}'
-    said += f',"bytes_in":{record.bytes_in},"bytes_out":{record.bytes_out}'
     if ticket is not None:
-        said += _asked(ticket)
-    said += _legs(record.timeline)
-    if ticket is not None and ticket.shape.stream:
-        said += _stream(record.timeline)
-    if record.usage is not None:
-        said += _used(record.usage)
-    return (said + "}\n").encode()
+        shape = ticket.shape
+        said += f',"model":{_quoted(shape.model[:_SHORT])}' if shape.model else ""
+        said += ',"stream":true' if shape.stream else ',"stream":false'
+        if ticket.priority is not Priority.STANDARD:
+            said += f',"priority":"{ticket.priority.label}"'
+        if ticket.attempt:
+            said += f',"retry":{ticket.attempt}'
+    return said
 
 
 def _asked(ticket: Ticket) -> str:
-    shape = ticket.shape
-    said = f',"model":{_known(shape.model[:_SHORT])}' if shape.model else ""
-    said += ',"stream":true' if shape.stream else ',"stream":false'
-    if ticket.client:
-        said += f',"client":{_known(ticket.client[:_SHORT])}'
-    if ticket.priority is not Priority.STANDARD:
-        said += f',"priority":"{ticket.priority.label}"'
-    if ticket.attempt:
-        said += f',"retry":{ticket.attempt}'
-    if shape.max_output is not None:
-        said += f',"max_output":{shape.max_output}'
-    said += f',"estimated_prompt_tokens":{ticket.work.prompt_tokens}'
-    if shape.generates:
-        said += f',"estimated_output_tokens":{ticket.work.output_tokens}'
-    return said
+    shape, work = ticket.shape, ticket.work
+    client = f',"client":{_known(ticket.client[:_SHORT])}' if ticket.client else ""
+    cap = _number(',"max_output":', shape.max_output)
+    output = _number(',"estimated_output_tokens":', work.output_tokens) if shape.generates else ""
+    return f'{client}{cap},"estimated_prompt_tokens":{work.prompt_tokens}{output}'
 
 
 def _legs(timeline: Timeline) -> str:
     """Read, parse, queue, connect and backend_ttft add up to ttft."""
-    received, read, offered, admitted = timeline.received, timeline.read, timeline.offered, timeline.admitted
-    sent, said = timeline.sent, ""
-    if read is not None:
-        said += f',"read_ms":{_ms(read - received)}'
-        if offered is not None:
-            said += f',"parse_ms":{_ms(offered - read)}'
-    if admitted is not None:
-        if offered is not None:
-            said += f',"queue_ms":{_ms(admitted - offered)}'
-        if sent is not None:
-            said += f',"connect_ms":{_ms(sent - admitted)}'
-    if sent is not None and timeline.headers is not None:
-        said += f',"headers_ms":{_ms(timeline.headers - sent)}'
-    if timeline.finished is not None:
-        said += f',"total_ms":{_ms(timeline.finished - received)}'
-    return said
+    received, sent = timeline.received, timeline.sent
+    read = _leg(',"read_ms":', received, timeline.read)
+    parse = _leg(',"parse_ms":', timeline.read, timeline.offered)
+    queue = _leg(',"queue_ms":', timeline.offered, timeline.admitted)
+    connect = _leg(',"connect_ms":', timeline.admitted, sent)
+    headers = _leg(',"headers_ms":', sent, timeline.headers)
+    total = _leg(',"total_ms":', received, timeline.finished)
+    return f"{read}{parse}{queue}{connect}{headers}{total}"
 
 
 def _stream(timeline: Timeline) -> str:
-    first, sent, gaps, said = timeline.first_output, timeline.sent, timeline.gaps, ""
-    if first is not None:
-        if sent is not None:
-            said += f',"backend_ttft_ms":{_ms(first - sent)}'
-        said += f',"ttft_ms":{_ms(first - timeline.received)}'
-        if timeline.last_output is not None:
-            said += f',"output_ms":{_ms(timeline.last_output - first)}'
-    said += f',"output_events":{timeline.output_events}'
+    first, gaps = timeline.first_output, timeline.gaps
+    said = _leg(',"backend_ttft_ms":', timeline.sent, first) + _leg(',"ttft_ms":', timeline.received, first)
+    said += _leg(',"output_ms":', first, timeline.last_output) + _number(',"output_events":', timeline.output_events)
     if gaps.count:
-        said += f',"itl_mean_ms":{_ms(gaps.total / gaps.count)},"itl_max_ms":{_ms(gaps.value(max(gaps.buckets)))}'
+        said += _leg(',"itl_mean_ms":', 0.0, gaps.total / gaps.count)
+        said += _leg(',"itl_max_ms":', 0.0, gaps.value(max(gaps.buckets)))
     return said
 
 
 def _trouble(record: Record) -> str:
-    said = "" if record.reason is None else f',"reason":"{record.reason._value_}"'
-    if record.retry_after is not None:
-        said += f',"retry_after_ms":{_ms(record.retry_after)}'
+    said = "" if record.reason is None else f',"reason":"{record.reason.value}"'
+    said += _leg(',"retry_after_ms":', 0.0, record.retry_after)
     return said + (f',"error":{_quoted(record.error[:_LONG])}' if record.error else "")
 
 
 def _used(usage: Usage) -> str:
-    said = "" if usage.prompt_tokens is None else f',"prompt_tokens":{usage.prompt_tokens}'
-    if usage.completion_tokens is not None:
-        said += f',"completion_tokens":{usage.completion_tokens}'
-    return said + ("" if usage.cached_tokens is None else f',"cached_tokens":{usage.cached_tokens}')
+    prompt = _number(',"prompt_tokens":', usage.prompt_tokens)
+    output = _number(',"completion_tokens":', usage.completion_tokens)
+    cached = _number(',"cached_tokens":', usage.cached_tokens)
+    return f"{prompt}{output}{cached}"
 
 
 def _quoted(text: str) -> str:
@@ -175,7 +190,7 @@ _KNOWN: Final[dict[str, str]] = {}
 
 
 def _known(text: str) -> str:
-    """The same of what is said again and again: names and paths."""
+    """The same of who asks again and again."""
     quoted = _KNOWN.get(text)
     if quoted is None:
         quoted = _quoted(text)
@@ -185,28 +200,36 @@ def _known(text: str) -> str:
     return quoted
 
 
-class _Seconds:
-    """The second that was told last: of many requests it is the same, and the calendar costs a microsecond."""
+class _Clock:
+    """Remembers the second that was told last: of many requests it is the same, and the calendar is not cheap."""
 
     def __init__(self) -> None:
-        self.at = -1
-        self.text = ""
+        self._second = -1
+        self._text = ""
 
-    def __call__(self, ended: float) -> str:
-        second = int(ended)
-        microseconds = round((ended - second) * 1e6)
-        if microseconds == _SECOND:
-            second, microseconds = second + 1, 0
-        if second != self.at:
-            self.at, self.text = second, datetime.fromtimestamp(second, UTC).isoformat(timespec="seconds")[:-6]
-        return f"{self.text}{_THOUSANDTHS[microseconds // 1000]}+00:00"
-
-
-_THOUSANDTHS: Final = tuple(f".{thousandths:03d}" for thousandths in range(1000))
-_told: Final = _Seconds()
+    def told(self, at: float) -> str:
+        """``at``, seconds since the epoch, to the millisecond."""
+        micro = int((at - int(at)) * 1e6 + 0.5)
+        second = int(at) + micro // _SECOND
+        if second != self._second:
+            self._second = second
+            self._text = datetime.fromtimestamp(second, UTC).isoformat(timespec="seconds")[:-6]
+        return f"{self._text}{_THOUSANDTHS[micro // 1000 % 1000]}+00:00"
 
 
-def _ms(seconds: float) -> str:
-    """To the microsecond."""
-    micro = int(seconds * 1e6 + 0.5) if seconds >= 0.0 else 0  # clocks of two processes may differ by that
-    return f"{micro // 1000}{_THOUSANDTHS[micro % 1000]}"
+_clock: Final = _Clock()
+_WHOLE: Final = [str(number) for number in range(1000)]
+_THOUSANDTHS: Final = [f".{number:03d}" for number in range(1000)]
+
+
+def _leg(name: str, start: float | None, end: float | None) -> str:
+    """``name`` with the milliseconds between two instants, to the microsecond; nothing where one never came."""
+    if start is None or end is None:
+        return ""
+    micro = int((end - start) * 1e6 + 0.5) if end >= start else 0  # clocks of two processes may differ by that
+    whole = micro // 1000
+    return f"{name}{_WHOLE[whole] if whole < len(_WHOLE) else str(whole)}{_THOUSANDTHS[micro % 1000]}"
+
+
+def _number(name: str, number: int | None) -> str:
+    return "" if number is None else f"{name}{number}"

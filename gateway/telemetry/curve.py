@@ -296,7 +296,7 @@ class Curves:
         if seconds > 0:
             life.level, life.tokens = (meter.lived - life.level) / seconds, (meter.held - life.tokens) / seconds
         else:
-            life.level, life.tokens = 1.0, tokens
+            life.level, life.tokens = 1.0, float(tokens)
         self._lives[permit.ticket.id] = life
         if len(self._lives) > UNCLAIMED:
             del self._lives[next(iter(self._lives))]

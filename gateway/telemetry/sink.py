@@ -64,9 +64,10 @@ class LineSink:
             if self._stopped or self._size + len(line) > self._capacity:
                 self._dropped += 1
                 return
+            first = not self._lines
             self._lines.append(line)
             self._size += len(line)
-        if not self._wake.is_set():
+        if first:  # else it is awake, and has not yet taken what there is
             self._wake.set()
 
     def reopen(self) -> None:

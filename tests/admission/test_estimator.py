@@ -218,6 +218,14 @@ def test_a_client_s_own_mean_holds_once_it_was_seen_often_enough() -> None:
     assert own.estimate(shape(prompt_bytes=400), "talker").output_tokens == 300
 
 
+def test_what_was_forgotten_of_a_client_is_learned_anew() -> None:
+    known = estimator()
+    asked = shape(prompt_bytes=4000)
+    for client in ("a", *(f"c{number}" for number in range(9000)), *("a",) * 5):
+        known.learn(asked, Usage(1000, 30 if client == "a" else 70), client)
+    assert known.estimate(asked, "a").output_tokens == 30
+
+
 def test_outputs_are_per_choice() -> None:
     own = estimator()
     outputs(own, 10, 80, prompt_bytes=400, choices=4)
