@@ -17,7 +17,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _ROOMS = {
-    "admission": "affinity backlog balancer breaker config controller estimator flow limit pace pool queue retries "
+    "admission": "affinity backlog balancer breaker config controller estimator flow lag limit pace pool queue retries "
     "session shedder spot tokens window",
     "brain": "codec desk remote wire words",
     "dialects": "openai registry reply request sse usage",

@@ -17,6 +17,7 @@ from typing import Final
 from gateway.admission.affinity import Cache, CacheMap, digest
 from gateway.admission.breaker import ENDS, Breaker, Signal
 from gateway.admission.config import AdmissionConfig, LimitConfig
+from gateway.admission.lag import Lag
 from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
 from gateway.admission.memory import BackendMemory, place
 from gateway.admission.session import Session
@@ -63,8 +64,10 @@ class Books:
         self.limit: Limit = self._law
         self.breaker = Breaker(config.breaker)
         self.health = Health.UNKNOWN
+        self.lag = Lag()
+        self.slow = False  # it is far slower than it was, and the others are not
         self.drained = False  # the operator wants no new request to go to it
-        self.suspect = False  # down, drained, or its breaker not closed: look closer
+        self.suspect = False  # down, drained, slow, or its breaker not closed: look closer
         self._met_at = -inf  # when about as many were in flight as its limit allows
         self.turn = 0  # the last permit given for it: ties go to the least recent
         self.pinned: int | None = None  # the limit where it is fixed, for all gateways together
@@ -118,9 +121,9 @@ class Books:
         self.cap_common = max(1, min(self.cap, floor(value) - kept))
 
     def rank(self, now: float) -> int:
-        """0: sound, or due a trial; 1: its engine asked for quiet; 2: its probe fails; 3: its breaker is open.
+        """0: sound, or due a trial; 1: its engine asked for quiet, or is slow; 2: its probe fails.
 
-        4: drained, never to be used.
+        3: its breaker is open; 4: drained, never to be used.
         """
         if self.drained:
             return DRAINED
@@ -128,12 +131,18 @@ class Books:
             return 3
         if self.health is Health.DOWN and not (self.window.inflight and now - self.window.last_byte < ALIVE):
             return 2
-        return int(now < self._rests_until)
+        return int(now < self._rests_until or self.slow)
 
     def join(self) -> None:
         """It is new, or comes back: it is filled little by little."""
         self._ramp = 0.0
         self._set_caps()
+
+    def note_slow(self, *, slow: bool) -> None:
+        """It is far slower than it was: where others are not, it is sent nothing; or it no longer is."""
+        if slow is not self.slow:
+            self.slow = slow
+            self._judge()
 
     def rest(self, seconds: float, now: float) -> None:
         """Its engine asks not to be sent anything for so long; where others are sound, it is not."""
@@ -230,7 +239,9 @@ class Books:
         self._judge()
 
     def _judge(self) -> None:
-        self.suspect = self.health is Health.DOWN or self.breaker.open or self.drained or self._rests_until > -inf
+        self.suspect = (
+            self.health is Health.DOWN or self.breaker.open or self.drained or self.slow or self._rests_until > -inf
+        )
 
     def note_hints(self, hints: Hints, now: float) -> None:
         """Take the engine's own gauges."""
@@ -250,6 +261,7 @@ class Books:
         """Take the samples of every 100 ms, decide where due, notice silence."""
         window = self.window
         window.tick()
+        self.lag.tick(window, self.owing - window.whole - window.unstarted)
         self._most = max(self._most, window.inflight)
         fresh = now - self._hinted_at <= HINTS_LAPSE
         if not fresh:
@@ -527,6 +539,10 @@ class Pool:
         """Take the samples of every 100 ms."""
         for books in self.books:
             books.tick(now)
+        behind = sum([books.lag.behind for books in self.books])
+        common = 2 * behind > len(self.books)  # what befalls more than half of them is none's own
+        for books in self.books:
+            books.note_slow(slow=books.lag.behind and not common)
         self._weigh(now)
         self._look()
 

@@ -55,9 +55,9 @@ class Window:
     __slots__ = (
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
-        "line_low", "long", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own", "preemptions",
-        "read", "reading", "reading_pace", "recalled_rate", "running", "served", "stalls", "standing", "starting",
-        "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts",
+        "line_low", "long", "mark_read", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own",
+        "preemptions", "read", "reading", "reading_pace", "recalled_rate", "running", "served", "stalls", "standing",
+        "starting", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts",
         "ticked_tokens", "ticks", "tokens", "ttft", "unread_tokens", "unstarted", "whole", "whole_answers",
         "whole_seconds", "whole_tokens",
     )  # fmt: skip
@@ -84,8 +84,10 @@ class Window:
         self.ticked_tokens = 0  # of those, the ones before the last tick
         self.firsts = 0  # streams that had their first token
         self.ticked_firsts = 0  # of those, the ones before the last tick
+        self.read = 0.0  # prompt tokens of streams that had their first token
         self.mark_seconds = 0.0
         self.mark_tokens = 0
+        self.mark_read = 0.0
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
@@ -116,7 +118,6 @@ class Window:
         self.busy_whole = 0
         self.ticks = 0
         self.starts = 0  # streams sent
-        self.read = 0.0  # prompt tokens of streams that had their first token
         self.held_ticks = 0
         self.huge_ticks = 0
         self.stalls = 0
@@ -127,6 +128,7 @@ class Window:
         """Begin the next window."""
         self.mark_seconds = self.stream_seconds
         self.mark_tokens = self.stream_tokens
+        self.mark_read = self.read
         self._clear()
 
     @property
@@ -175,7 +177,7 @@ class Window:
         if pace is None:
             return False
         under_way = max((each.fresh for each in self.running.values() if not each.started), default=0.0)
-        return (self.read + under_way) * pace >= MOSTLY * self.age
+        return (self.read - self.mark_read + under_way) * pace >= MOSTLY * self.age
 
     def enter(self, running: Running) -> None:
         """A request goes to the backend."""

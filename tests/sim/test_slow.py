@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.emulator.profiles import DUO_310P, QWEN3_8B_910B
+from gateway.emulator.profiles import DUO_310P, LLAMA3_8B_A100_NO_FLAG, QWEN3_8B_910B
 from gateway.model import BackendState
 from gateway.simulator.clients import Ending, Habits
 from gateway.simulator.figures import Trace
@@ -54,3 +54,30 @@ def test_a_310p_beside_a_fast_engine_takes_what_it_can_and_no_more() -> None:
     alone = run.gateway(scenario(fleet[0], horizon=240.0, load=(load,)))
     assert result.figures["goodput_tokens"] >= 0.98 * alone.figures["goodput_tokens"], "the slow one costs nothing"
     assert result.figures["ttft_p95"] <= 1.2 * alone.figures["ttft_p95"]
+
+
+SLOWS = 30.0
+
+
+def sent(slow: tuple[str, ...], *, fleet: str = "abc") -> dict[str, int]:
+    """Requests that each engine is sent from two to ten seconds after some turn ten times slower."""
+    profile = LLAMA3_8B_A100_NO_FLAG
+    machines = [Machine(name, profile, speeds=((SLOWS, 0.1),) if name in slow else ()) for name in fleet]
+    load = Load("sharegpt", rates=((0.0, 5.0 * len(fleet)),), habits=PATIENT)
+    result = run.gateway(scenario(*machines, horizon=SLOWS + 10.0, load=(load,)))
+    return {name: sum(d.what == name and d.at > SLOWS + 2.0 for d in result.decisions) for name in fleet}
+
+
+def test_one_that_turns_ten_times_slower_is_sent_nothing_after_two_seconds() -> None:
+    found = sent(("b",))
+    assert found["b"] == 0
+    assert min(found["a"], found["c"]) > 30
+
+
+@pytest.mark.parametrize("slow", [("a", "b", "c"), ("a", "b")])
+def test_what_befalls_most_of_them_is_none_s_own(slow: tuple[str, ...]) -> None:
+    assert min(sent(slow).values()) > 5
+
+
+def test_one_alone_goes_on_being_sent_requests() -> None:
+    assert sent(("a",), fleet="a")["a"] > 10
