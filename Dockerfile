@@ -6,9 +6,11 @@
 
 # Pin by digest what you build for production: --build-arg BASE=python:3.13-slim-trixie@sha256:...
 ARG BASE=python:3.13.9-slim-trixie
+# The same Python on the same Debian, with a C compiler; nothing of it is in the image.
+ARG BUILD_BASE=python:3.13.9-trixie
 
 # hadolint ignore=DL3006 # the tag is in the argument
-FROM ${BASE} AS build
+FROM ${BUILD_BASE} AS build
 WORKDIR /src
 RUN python -m venv /opt/build \
  && /opt/build/bin/pip install --no-cache-dir --disable-pip-version-check --no-compile uv==0.13.9
@@ -21,7 +23,7 @@ RUN uv venv --quiet /opt/gateway \
  && uv pip install --quiet --no-cache --compile-bytecode --no-deps --require-hashes -r requirements.txt
 COPY pyproject.toml README.md LICENSE hatch_build.py ./
 COPY gateway ./gateway
-# 1 compiles the hot modules, and takes a base with a C compiler: --build-arg BASE=python:3.13.9-trixie.
+# 1 compiles the modules that a request runs through, in some minutes; 0 needs no compiler: BUILD_BASE may be BASE.
 ARG GATEWAY_COMPILE=0
 RUN uv pip install --quiet --no-cache --compile-bytecode --no-deps . \
  && uv pip check --quiet \

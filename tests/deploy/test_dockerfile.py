@@ -32,8 +32,11 @@ def test_hadolint_finds_nothing() -> None:
 
 
 def test_everything_is_pinned() -> None:
-    arguments = [text for word, text in instructions(DOCKERFILE) if word == "ARG"]
-    assert [re.fullmatch(r"BASE=\S+:\d+\.\d+\.\d+-\S+", text) for text in arguments] != [None]
+    arguments = dict(text.split("=") for word, text in instructions(DOCKERFILE) if word == "ARG")
+    assert re.fullmatch(r"\S+:\d+\.\d+\.\d+-slim-[a-z]+", arguments["BASE"])
+    assert arguments["BUILD_BASE"] == arguments["BASE"].replace("-slim", ""), "built there, run here"
+    froms = [text for word, text in instructions(DOCKERFILE) if word == "FROM"]
+    assert froms == ["${BUILD_BASE} AS build", "${BASE}"]
     required = re.findall(r"^(\S+)", LOCK.read_text(), re.MULTILINE)
     assert required
     assert all("==" in requirement for requirement in required)

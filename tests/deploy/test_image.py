@@ -58,7 +58,8 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     mounted = (_CERTIFICATES, folder / "pip.conf", folder / "uv.toml")
     places = (_CERTIFICATES, "/etc/pip.conf", "/etc/uv/uv.toml")
     mounts = [f"--volume={source}:{place}:ro" for source, place in zip(mounted, places, strict=True)]
-    build("bud", "--format", "docker", "-q", *mounts, "--build-arg", "BASE=localhost/base", "-t", "gateway", ROOT)
+    bases = [f"--build-arg={name}=localhost/base" for name in ("BASE", "BUILD_BASE")]
+    build("bud", "--format", "docker", "-q", *mounts, *bases, "-t", "gateway", ROOT)
     yield build
     shutil.rmtree(folder)
 
