@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 
 _UNCLAIMED: Final = 10_000  # requests of a worker whose records may be missing
 _RECORDS_AT_ONCE: Final = 4  # that are passed on before questions are looked for again
+_RECORDS_LATER: Final = 100  # of one worker that wait until nobody asked for a turn of the loop
 _RECORDS_MOST: Final = 1_000  # of one worker that may wait for that
 _LOOK: Final = 0.25  # seconds between two looks at whether workers must be told anything new
 _YES, _NO = marshal.dumps((True,)), marshal.dumps((False,))
@@ -72,6 +73,7 @@ class Desks:
         self._room = False  # as the workers were told
         self._short = True  # somebody had to wait for a place, or was refused one, since the last look
         self._timer: asyncio.TimerHandle | None = None
+        self.asked = 0  # questions so far
         self.records_dropped = 0  # by all workers that were ever here
         self.connections_refused = 0  # the same
         self.nobody = asyncio.Event()
@@ -201,6 +203,7 @@ class Desk:
         self._outputs: list[bytes] = []  # not looked at yet
         self._records: deque[bytes] = deque()  # the same
         self._awake = False  # whether they will be in the next turn of the loop
+        self._asked = 0  # questions of all workers before that was settled
         self._charged: dict[str, int] = {}  # requests that run on each key
         self._charging: set[asyncio.Task[None]] = set()  # those that wait for what other gateways have used
         self._does: dict[Kind, Callable[[memoryview], Any]] = {
@@ -263,6 +266,7 @@ class Desk:
         ticket = TICKETS.loads(payload)
         there = self._take_in(ticket)
         self._waiting[there] = ticket.id
+        self._desks.asked += 1
         self._gate.offer(ticket, _Asking(self, there))
         if self._waiting:
             self._desks.run_short()
@@ -321,6 +325,7 @@ class Desk:
     def _wake(self) -> None:
         if not self._awake:
             self._awake = True
+            self._asked = self._desks.asked
             asyncio.get_running_loop().call_soon(self._catch_up)
 
     def _catch_up(self) -> None:
@@ -329,9 +334,10 @@ class Desk:
             self._note_outputs()
         except Exception:  # noqa: BLE001 - as in ``_take``
             self._end(Kind.PROGRESS)
-        for _ in range(min(len(self._records), _RECORDS_AT_ONCE)):
-            self._pass_on()
-        if self._records:
+        if self._desks.asked == self._asked or len(self._records) > _RECORDS_LATER:
+            for _ in range(min(len(self._records), _RECORDS_AT_ONCE)):
+                self._pass_on()
+        if self._records:  # after a crowd the next questions are there already
             self._wake()
 
     def _pass_on(self) -> None:
