@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from itertools import groupby
-from math import sqrt
+from math import inf, sqrt
 from operator import attrgetter, or_
 from typing import Final, NamedTuple
 
@@ -92,7 +92,7 @@ class Draw(NamedTuple):
 
 
 class Balancer:
-    """Picks the emptiest (``_emptiest``); ties go to the backend that was chosen least recently."""
+    """Picks the emptiest (``_load``); ties go to the backend that was chosen least recently."""
 
     def __init__(
         self,
@@ -160,25 +160,38 @@ class Balancer:
             if inflight >= (only.cap if critical else only.cap_common):
                 return Hold.FULL
             return self._hold(only, ticket, lane, now) or Spot(only, inflight + 1 < only.cap)
-        if critical:
-            roomy = [books for books in candidates if books.window.inflight < books.cap]
-        else:
-            roomy = [books for books in candidates if books.window.inflight < books.cap_common]
-        if not roomy:
+        best, low, more = None, inf, False
+        for books in candidates:
+            window = books.window
+            inflight = window.inflight
+            if inflight < (books.cap if critical else books.cap_common):
+                more = best is not None
+                load = (inflight + 1) / books.room + window.unread_tokens * books.reading
+                if load < low or (load == low and best is not None and books.turn < best.turn):
+                    best, low = books, load
+        if best is None:
             return Hold.FULL
-        more = len(roomy) > 1
-        best = _emptiest(roomy) if more else roomy[0]
-        if (hold := self._hold(best, ticket, lane, now)) is not None:
-            free: list[Books] = []
-            for books in roomy:
+        hold = self._hold(best, ticket, lane, now)
+        if hold is not None:
+            return self._least_free(candidates, ticket, lane, now, hold, more=more)
+        return Spot(best, more=more or best.window.inflight + 1 < best.cap)
+
+    def _least_free(
+        self, candidates: Sequence[Books], ticket: Ticket, lane: int, now: float, hold: Hold, *, more: bool
+    ) -> Spot | Hold:
+        """The same where the emptiest of all cannot take it, for ``hold``."""
+        critical = ticket.priority is Priority.CRITICAL
+        free: list[Books] = []
+        for books in candidates:
+            if books.window.inflight < (books.cap if critical else books.cap_common):
                 found = self._hold(books, ticket, lane, now)
                 if found is None:
                     free.append(books)
                 else:
                     hold = _worse(hold, found)
-            if not free:
-                return hold
-            best = _emptiest(free)
+        if not free:
+            return hold
+        best = min(free, key=_load)
         return Spot(best, more=more or best.window.inflight + 1 < best.cap)
 
     def _hold(self, books: Books, ticket: Ticket, lane: int, now: float) -> Hold | None:
@@ -331,13 +344,10 @@ def _tiers(candidates: Sequence[Books]) -> Iterable[Sequence[Books]]:
     return [list(tier) for _, tier in groupby(candidates, attrgetter("tier"))]
 
 
-def _emptiest(roomy: Sequence[Books]) -> Books:
-    """By (in flight + 1) / (limit * weight), and the part of a request's stay that unread prompts take to be read."""
-    scores = [(books.window.inflight + 1) / books.room + books.window.unread_tokens * books.reading for books in roomy]
-    low = min(scores)
-    if scores.count(low) == 1:
-        return roomy[scores.index(low)]
-    return min([books for books, score in zip(roomy, scores, strict=True) if score == low], key=attrgetter("turn"))
+def _load(books: Books) -> tuple[float, int]:
+    """(In flight + 1) / (limit * weight), and the part of a request's stay that unread prompts take to be read."""
+    window = books.window
+    return (window.inflight + 1) / books.room + window.unread_tokens * books.reading, books.turn
 
 
 def _worse(one: Hold, other: Hold) -> Hold:
