@@ -26,11 +26,11 @@ _LOOK_MIN: Final = 64  # bytes; shorter strings are not worth a look
 _LOOKS: Final = 32  # strings looked at; of the others only those of 4 KiB or more
 _LOOK_SURE: Final = 4 * 1024
 _DIGITS: Final = b"0123456789"
-_BASE64: Final = _DIGITS + b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz+/=_-"
+_LETTERS: Final = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_BASE64_SIGNS: Final = b"+/=_-"
 _SIGNS: Final = b"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
-_SORTS: Final = bytes(  # of each byte: d a digit, l a letter, b a sign of base64, s another, - anything else
-    b"-dlbs"[(1 if byte in _DIGITS else 3 if byte in _SIGNS else 2) if byte in _BASE64 else 4 * (byte in _SIGNS)]
-    for byte in range(256)
+_SORTS: Final = bytes(  # of each byte that is no letter: d a digit, b a sign of base64, s another, - anything else
+    b"-sbd"[(byte in _SIGNS) + (byte in _BASE64_SIGNS) + 3 * (byte in _DIGITS)] for byte in range(256)
 )
 _WORD: Final = 48  # bytes without any other character that no language's text has
 
@@ -50,13 +50,18 @@ _MEDIA_FIELDS: Final[dict[str, Callable[[Any], int]]] = {  # beside the prompt: 
 }
 _MESSAGE_FIELDS: Final = frozenset({"messages", "chat_history"})
 _SCHEMA_FIELDS: Final = frozenset({"tools", "functions"})
+_FIELDS: Final = _MESSAGE_FIELDS | _PROMPT_FIELDS | _SCHEMA_FIELDS | _MEDIA_FIELDS.keys() | _TEXT_FIELDS
 _FIRST_FIELDS: Final = _SCHEMA_FIELDS | {"system", "instructions"}
-_REPEATED_FIELDS: Final = ("documents", "text_2", "data_2", "items")  # a cross-encoder reads the query with each
+_REPEATED_FIELDS: Final = ("documents", "text_2", "data_2", "items")
 _CAP_FIELDS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens")
 _TRUNCATE_FIELDS: Final = ("truncate_prompt_tokens", "truncate", "truncation")
 _WHOLE: Final = (None, False, "disabled", "NONE", "none")
 _NESTED: Final = ("parameters", "sampling_params", "options")  # TGI and MindIE, SGLang, Ollama
-_RARE: Final = frozenset({*_NESTED, *_TRUNCATE_FIELDS, "n", "best_of", "metadata", "safety_identifier"})
+_QUERY_FIELDS: Final = ("query", "text_1", "data_1", "queries")
+_RARE: Final = frozenset({
+    *_NESTED, *_TRUNCATE_FIELDS, *_QUERY_FIELDS, "n", "best_of", "metadata", "safety_identifier", "conversation",
+    "prompt_cache_key",
+})  # fmt: skip
 """What most requests have none of; looked for in one go, as each by itself takes longer than the rest of the shape."""
 _NESTED_CAPS: Final = ("max_new_tokens", "max_tokens", "num_predict")
 
@@ -104,13 +109,15 @@ def shape_of(
     """Shape of a request whose ``body`` is ``document``; see ``read_json``."""
     if document is None:
         return Shape(route, model=route.model, prompt_bytes=min(len(body), _OPAQUE_MAX), generates=generates)
+    plain = _RARE.isdisjoint(document)
     meter = _Meter([] if blocks else None)
     messages = meter.document(document)
+    if not plain:
+        meter.repeat_query(document)
     if meter.nodes > _NODES_MAX:
         meter.size = max(meter.size, len(body))
     exact = meter.token_ids > 0 and not meter.size and not meter.media
     model = route.model or name_of(document.get("model"))
-    plain = _RARE.isdisjoint(document)
     return Shape(
         route,
         model=model,
@@ -127,7 +134,7 @@ def shape_of(
         generates=generates,
         user=name_of(document.get("user")) if plain else _user(document),
         truncates=False if plain else _truncates(document),
-        conversation=_conversation(document),
+        conversation=None if plain else _conversation(document),
         blocks=hashed(f"{model}\0{document.get('cache_salt')}", meter.texts)
         if meter.texts and meter.prompts == 1
         else (),
@@ -178,6 +185,8 @@ class _Meter:
         messages = 0
         fields = document.items() if self.texts is None else sorted(document.items(), key=_place)
         for key, value in fields:
+            if key not in _FIELDS:
+                continue
             if key in _MESSAGE_FIELDS:
                 messages += self._messages(value)
             elif key in _PROMPT_FIELDS:
@@ -186,14 +195,14 @@ class _Meter:
                 self._schema(value)
             elif key in _MEDIA_FIELDS:
                 self.media += _each(_MEDIA_FIELDS[key], value)
-            elif key in _TEXT_FIELDS:
+            else:
                 self._value(value)
                 messages += key in {"system", "instructions", "message"}
-        self._repeat_query(document)
         return messages
 
-    def _repeat_query(self, document: dict[str, Any]) -> None:
-        query = document.get("query") or document.get("text_1") or document.get("data_1") or document.get("queries")
+    def repeat_query(self, document: dict[str, Any]) -> None:
+        """A cross-encoder reads the query with each of what it is compared with."""
+        query = next(filter(None, map(document.get, _QUERY_FIELDS)), None)
         if isinstance(query, str):
             times = next((len(v) for v in map(document.get, _REPEATED_FIELDS) if isinstance(v, list)), 1)
             self.size += len(query.encode()) * max(times - 1, 0)
@@ -315,11 +324,11 @@ def _written(value: Any) -> bytes | None:
 def _looked_at(text: str, size: int) -> tuple[int, int]:
     """How many of ``size`` bytes are digits, hex or base64, and how many are signs, by samples from four places."""
     sample = text.encode() if len(text) <= 4 * _SAMPLE else _sample(text)
-    sorts = sample.translate(_SORTS)
-    digits, signs = sorts.count(b"d"), sorts.count(b"s")
-    if (signs + sorts.count(b"-")) * _WORD < len(sample):
+    rest = sample.translate(_SORTS, _LETTERS)  # most of a text are letters: they are counted by leaving them out
+    digits, base64 = rest.count(b"d"), rest.count(b"b")
+    if (len(rest) - digits - base64) * _WORD < len(sample):
         return size, 0
-    signs += sorts.count(b"b")
+    signs = base64 + rest.count(b"s")
     return size * digits // len(sample), size * signs // len(sample)
 
 
@@ -331,7 +340,8 @@ def _sample(text: str) -> bytes:
 def cap_in(document: dict[str, Any]) -> int | None:
     """The caller's cap on output tokens, wherever it stands; None where it set none."""
     for key in _CAP_FIELDS:
-        if key in document and (cap := count_of(document[key])) is not None:
+        cap = document.get(key)
+        if cap is not None and (cap := count_of(cap)) is not None:
             return cap
     for key in _NESTED:
         nested = document.get(key)
