@@ -50,7 +50,7 @@ _MEDIA_FIELDS: Final[dict[str, Callable[[Any], int]]] = {  # beside the prompt: 
 }
 _MESSAGE_FIELDS: Final = frozenset({"messages", "chat_history"})
 _SCHEMA_FIELDS: Final = frozenset({"tools", "functions"})
-_FIELDS: Final = _MESSAGE_FIELDS | _PROMPT_FIELDS | _SCHEMA_FIELDS | _MEDIA_FIELDS.keys() | _TEXT_FIELDS
+_FIELDS: Final = frozenset({*_MESSAGE_FIELDS, *_PROMPT_FIELDS, *_SCHEMA_FIELDS, *_MEDIA_FIELDS, *_TEXT_FIELDS})
 _FIRST_FIELDS: Final = _SCHEMA_FIELDS | {"system", "instructions"}
 _REPEATED_FIELDS: Final = ("documents", "text_2", "data_2", "items")
 _CAP_FIELDS: Final = ("max_completion_tokens", "max_tokens", "max_output_tokens", "n_predict", "max_new_tokens")

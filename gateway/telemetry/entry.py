@@ -70,7 +70,11 @@ class Entry:
     @property
     def size(self) -> int:
         """Bytes of memory, about."""
-        stamps = len(self.stamps) + len(self.blanks or ()) + len(self.unheard or ())
+        stamps = len(self.stamps)
+        if self.blanks is not None:
+            stamps += len(self.blanks)
+        if self.unheard is not None:
+            stamps += len(self.unheard)
         return _BASE_SIZE + self.stamps.itemsize * stamps
 
     def counted(self, rule: Rule) -> Sequence[int]:

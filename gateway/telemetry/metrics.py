@@ -233,8 +233,12 @@ class Metrics:
         """What a request moves: looked up by name once for all that are alike."""
         timeline, shape = record.timeline, None if ticket is None else ticket.shape
         key = (
-            None if shape is None else (shape.model, shape.stream, shape.generates),
-            None if ticket is None else (ticket.priority, ticket.attempt > 0, ticket.client if self._named else ""),
+            None if shape is None else shape.model,
+            shape is not None and shape.stream,
+            shape is not None and shape.generates,
+            None if ticket is None else ticket.priority,
+            ticket is not None and ticket.attempt > 0,
+            ticket.client if ticket is not None and self._named else "",
             record.route.label,
             record.route.access,
             record.status,

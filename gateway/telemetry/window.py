@@ -57,7 +57,8 @@ class Window:
         """Keep one finished request."""
         self._entries.append(entry)
         self._size += entry.size
-        self._expire()
+        if self._size > self._memory or _finished(self._entries[0]) < self._clock() - self.age:
+            self._expire()
         if entry.request_id.startswith(_BENCH_BEGIN) and (bench := _BENCH.match(entry.request_id)) is not None:
             self._note_bench(bench[0], entry)
 
