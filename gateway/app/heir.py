@@ -9,7 +9,6 @@ settings: one that meets itself knows it, and from one that was used less lately
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import ssl
@@ -113,8 +112,7 @@ class Heir:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
         async with aiohttp.ClientSession(

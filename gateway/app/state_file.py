@@ -7,7 +7,6 @@ of and left out; it never keeps the gateway from starting. What is no state file
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import tempfile
@@ -98,8 +97,7 @@ class StateFile:
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+            await asyncio.gather(task, return_exceptions=True)
             await self._save()
 
     async def _keep(self) -> None:
