@@ -143,6 +143,8 @@ class Backlog:
     def in_turn(self) -> Sequence[Group]:
         """Queues whose requests may find a place: those with a critical one first, then the least served."""
         queued = self.queued
+        if not queued:
+            return ()
         if len(queued) == 1:
             (group,) = queued
             return (group,) if group.shut is None else ()

@@ -21,7 +21,7 @@ from gateway.admission.quota import Account, KeyTerms
 from gateway.brain.setup import Setup
 from gateway.brain.view import View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard, listen
-from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES
+from gateway.brain.words import OUTCOMES, PROGRESS, RECORDS, TICKETS, USAGES
 from gateway.model import Choice, Observer, Outcome, Permit, Record, Rejection, Ticket, Verdict
 from gateway.proxy.gate import Charged, Gate
 from gateway.proxy.keys import KeyBook
@@ -308,7 +308,7 @@ class Desk:
         self._ended[there] = permit.ticket.id
         if len(self._ended) > _UNCLAIMED:
             del self._ended[next(iter(self._ended))]
-        self._gate.leave(permit, Outcome(outcome), None if usage is None else USAGES.build(usage), rest)
+        self._gate.leave(permit, OUTCOMES[outcome], None if usage is None else USAGES.build(usage), rest)
 
     # -- what nobody waits for: done when the answers of this turn of the loop are out --------------------------------
 

@@ -18,9 +18,8 @@ from gateway.admission.quota import Account, Revoked, Shortage, Standing
 from gateway.brain.setup import Setup
 from gateway.brain.view import EMPTY, View, ViewCodec
 from gateway.brain.wire import Channel, Kind, heard, reach
-from gateway.brain.words import PROGRESS, RECORDS, TICKETS, USAGES, weighed
+from gateway.brain.words import CHOICES, PROGRESS, RECORDS, TICKETS, USAGES, weighed
 from gateway.model import (
-    Choice,
     Outcome,
     Permit,
     Reason,
@@ -201,7 +200,7 @@ class RemoteGate:
     ) -> None:
         self._keep_outputs()
         spent = None if usage is None else USAGES.flat(usage)
-        self._channel.keep(Kind.LEAVE, marshal.dumps((there, outcome.value, spent, rest)))
+        self._channel.keep(Kind.LEAVE, marshal.dumps((there, outcome._value_, spent, rest)))
         if not waits:
             self._channel.flush()
         elif not self._holds:
@@ -333,7 +332,7 @@ class RemoteGate:
             self._give_back(there, Outcome.CLIENT_GONE, None)  # its client left while this was on its way
             return
         ticket = weighed(self._tickets[there], WorkEstimate(*estimate))
-        permit = Permit(there, ticket, backend, granted_at, _Outputs(self, there), Choice(choice))
+        permit = Permit(there, ticket, backend, granted_at, _Outputs(self, there), CHOICES[choice])
         self._held[there] = permit
         future.set_result(permit)
 
