@@ -14,7 +14,7 @@ A cap is no bound where outputs under caps of its size were longer than any of t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from math import exp, log
@@ -244,9 +244,9 @@ class _Recent(Generic[_Key, _Value]):
         """The same, and it does not count as use."""
         return self._entries.get(key)
 
-    def latest(self, most: int) -> list[tuple[_Key, _Value]]:
-        """Those used last, the latest first."""
-        return list(islice(reversed(self._entries.items()), most))
+    def latest(self, most: int) -> Iterator[tuple[_Key, _Value]]:
+        """Those used last, the latest first; to be walked before the next is used."""
+        return islice(reversed(self._entries.items()), most)
 
     def obtain(self, key: _Key) -> _Value:
         value = self.find(key)

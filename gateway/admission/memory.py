@@ -15,6 +15,7 @@ MOST: Final = 1e9  # of any figure; more is nonsense
 
 
 def _check(what: str, **figures: float | None) -> None:
+    """Refuse what is no figure. Those of which there are many look first, for words are made here."""
     for name, figure in figures.items():
         if figure is not None and not (isfinite(figure) and 0.0 <= figure <= MOST):
             raise ValueError(f"{what}: {name} is {figure}, expected a number from 0 to {MOST:g}")
@@ -73,9 +74,10 @@ class PromptMemory:
         Raises:
             ValueError: with the figure, and what is expected.
         """
-        _check(f"model {self.model!r}", template=self.template, seen=self.seen)
-        for rate in self.rates:
-            _check(f"model {self.model!r}", rate=rate)
+        if not all(0.0 <= figure <= MOST for figure in (self.template, self.seen, *self.rates)):
+            _check(f"model {self.model!r}", template=self.template, seen=self.seen)
+            for rate in self.rates:
+                _check(f"model {self.model!r}", rate=rate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,8 @@ class OutputMemory:
         Raises:
             ValueError: with the figure, and what is expected.
         """
-        _check(f"outputs of model {self.model!r}", count=self.count, tokens=self.tokens)
+        if not (0 <= self.count <= MOST and 0.0 <= self.tokens <= MOST):
+            _check(f"outputs of model {self.model!r}", count=self.count, tokens=self.tokens)
 
 
 def place(url: str) -> str:
