@@ -221,7 +221,7 @@ class AdmissionController:
             if books:
                 self._backlog.add(entry, self._backlog.group(books))
             else:
-                verdicts.append(self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now, entry.first))
+                verdicts.append(self._shedder.refuse(ticket, Reason.NO_BACKEND, 0.0, now, entry.came))
         return verdicts + self._reopen(now)
 
     def inflight(self, backend: str) -> int:

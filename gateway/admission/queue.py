@@ -86,6 +86,11 @@ class Entry:
     date: int = 0  # under which its deadline is entered
     passed: int = 0  # times that one behind it went first, which was drawn to the place that there was
 
+    @property
+    def came(self) -> float:
+        """When its client asked first: that it waited counts, too."""
+        return self.arrived if self.first is None else self.first
+
 
 @dataclass(slots=True, eq=False)
 class Client:

@@ -107,12 +107,14 @@ class Shedder:
     def _spent(self, prospect: Prospect) -> bool:
         return prospect.first is not None and self._budget.exceeded
 
-    def turn_away(self, ticket: Ticket, group: Group, reason: Reason, prospect: Prospect, now: float) -> Rejection:
-        """Refuse it at the door, or after its time in the queue."""
+    def turn_away(
+        self, ticket: Ticket, group: Group, reason: Reason, prospect: Prospect, now: float, came: float | None = None
+    ) -> Rejection:
+        """Refuse it at the door, or after its time in the queue; ``came``: when its client asked first, if not now."""
         hopeless = ticket.read_timeout is not None and prospect.wait > ticket.read_timeout
         discouraged = hopeless or self._spent(prospect) or self.overloaded(group, ticket.priority, prospect.lane, now)
         wait = min(prospect.wait - prospect.bound / 2, REACH * group.flow.age(now))
-        return self.refuse(ticket, reason, wait, now, prospect.first, discouraged=discouraged)
+        return self.refuse(ticket, reason, wait, now, prospect.first if came is None else came, discouraged=discouraged)
 
     def give_up(self, entry: Entry, group: Group, now: float) -> Rejection:
         """Throw out of the queue who has waited for too long."""
@@ -120,7 +122,7 @@ class Shedder:
         wait = group.flow.wait(group.queue.priorities[priority].lanes[lane].cost, group.queue, priority, lane)
         waited = entry.deadline - entry.arrived
         prospect = Prospect(waited, waited, wait, lane, entry.first)
-        return self.turn_away(entry.ticket, group, Reason.QUEUE_TIMEOUT, prospect, now)
+        return self.turn_away(entry.ticket, group, Reason.QUEUE_TIMEOUT, prospect, now, entry.came)
 
     def refuse(
         self,

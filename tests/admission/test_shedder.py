@@ -150,6 +150,18 @@ def test_it_is_remembered_when_a_call_came_first_however_often_it_is_refused() -
     assert shedder.attempt(ticket(fingerprint=9), 104.0) == 100.0
 
 
+def test_the_time_that_a_call_waited_before_it_was_refused_counts_too() -> None:
+    door = Door()
+    entry = door.queue(ticket(fingerprint=9))  # at 0.0
+    door.shedder.give_up(entry, door.group, 9.0)
+    first = door.shedder.attempt(ticket(fingerprint=9), 10.0)
+    assert first == 0.0
+    entry = Entry(ticket(fingerprint=9), 0, 0, 10.0, 12.0, 12.0, first=first)
+    door.backlog.add(entry, door.group)
+    door.shedder.give_up(entry, door.group, 12.0)
+    assert door.shedder.attempt(ticket(fingerprint=9), 13.0) == 0.0
+
+
 # ------------------------------------------------------------------------------------------------------- the words
 
 
