@@ -371,6 +371,7 @@ class Gaps:
 
 
 STAMPS_MAX: Final = 131_072  # stamps kept of one stream: half a MiB
+_no_stamps: Final = array("I").__copy__  # ``array("I")`` takes twice as long
 
 
 @dataclass(slots=True)
@@ -397,7 +398,7 @@ class Timeline:
     finished: float | None = None
     paused: float = 0.0  # seconds for which the client took nothing of what was there for it
     output_events: int = 0
-    stamps: array[int] = field(default_factory=lambda: array("I"))
+    stamps: array[int] = field(default_factory=_no_stamps)
     blanks: array[int] | None = None
     unheard: array[int] | None = None
     _gaps: Gaps | None = field(default=None, init=False, repr=False)

@@ -69,12 +69,13 @@ class Estimator:
 
     def learn(self, shape: Shape, usage: Usage, client: str = "") -> None:
         """Learn from a finished request. Prompts with media teach nothing about text."""
+        model = None
         if usage.prompt_tokens and shape.prompt_bytes > 0 and not shape.media_tokens and shape.prompt_tokens is None:
             model = self._prompts.obtain((shape.model or "", shape.generates))
             model.learn(_features(shape), shape.messages, _bounded(usage.prompt_tokens))
         if usage.completion_tokens is not None and shape.generates:
             output = _bounded(usage.completion_tokens / max(shape.choices, 1))
-            for mean in self._means(_finest(shape, self._prompt(shape), client)):
+            for mean in self._means(_finest(shape, self._prompt(shape, model), client)):
                 mean.add(output)
 
     def learned(self, most: int) -> tuple[ModelState, ...]:
@@ -123,10 +124,11 @@ class Estimator:
                 self._together.clear()
         return means
 
-    def _prompt(self, shape: Shape) -> int:
+    def _prompt(self, shape: Shape, model: _PromptModel | None = None) -> int:
         if shape.prompt_tokens is not None:
             return _bounded(shape.prompt_tokens + shape.media_tokens)
-        model = self._prompts.find((shape.model or "", shape.generates)) or _PromptModel(self._config)
+        if model is None:
+            model = self._prompts.find((shape.model or "", shape.generates)) or _PromptModel(self._config)
         return max(1, _bounded(model.predict(_features(shape), shape.messages) + shape.media_tokens))
 
     def _output(self, shape: Shape, prompt: int, client: str) -> int:

@@ -158,7 +158,7 @@ class Call:
         if len(body) > 2 * _SAMPLE:
             body = body[:_SAMPLE] + body[-_SAMPLE:]
         # Nobody gains by another call's sums, which he would have to know; a hash would take up to ten times as long.
-        return crc32(body, crc32(said)) << 32 | adler32(body, adler32(said))
+        return crc32(body, crc32(said)) << 32 | adler32(body)
 
     def upgrades_to_websocket(self) -> bool:
         """Whether a WebSocket is asked for, as RFC 6455 4.1 has it; RFC 9110 7.8 allows to ignore all else (h2c)."""

@@ -218,7 +218,8 @@ class _Clock:
 
 
 _clock: Final = _Clock()
-_WHOLE: Final = [str(number) for number in range(1000)]
+_SHORTER: Final = 1000
+_WHOLE: Final = [str(number) for number in range(_SHORTER)]
 _THOUSANDTHS: Final = [f".{number:03d}" for number in range(1000)]
 
 
@@ -228,7 +229,7 @@ def _leg(name: str, start: float | None, end: float | None) -> str:
         return ""
     micro = int((end - start) * 1e6 + 0.5) if end >= start else 0  # clocks of two processes may differ by that
     whole = micro // 1000
-    return f"{name}{_WHOLE[whole] if whole < len(_WHOLE) else str(whole)}{_THOUSANDTHS[micro % 1000]}"
+    return f"{name}{_WHOLE[whole] if whole < _SHORTER else str(whole)}{_THOUSANDTHS[micro % 1000]}"
 
 
 def _number(name: str, number: int | None) -> str:
