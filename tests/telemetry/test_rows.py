@@ -10,7 +10,7 @@ def test_rows_come_back_as_they_were_put_in() -> None:
     assert list(rows.since(0.0)) == [(100.25, 1.5, 2.0), (101.0, 0.5, 3.0)]
 
 
-def test_the_oldest_is_written_over() -> None:
+def test_the_oldest_goes() -> None:
     rows = Rows(1, 3)
     for number in range(7):
         rows.add(float(number), 10.0 * number)
