@@ -145,14 +145,21 @@ def _asked(ticket: Ticket) -> str:
 
 def _legs(timeline: Timeline) -> str:
     """Read, parse, queue, connect and backend_ttft add up to ttft."""
-    received, sent = timeline.received, timeline.sent
-    read = _leg(',"read_ms":', received, timeline.read)
-    parse = _leg(',"parse_ms":', timeline.read, timeline.offered)
-    queue = _leg(',"queue_ms":', timeline.offered, timeline.admitted)
-    connect = _leg(',"connect_ms":', timeline.admitted, sent)
-    headers = _leg(',"headers_ms":', sent, timeline.headers)
-    total = _leg(',"total_ms":', received, timeline.finished)
-    return f"{read}{parse}{queue}{connect}{headers}{total}"
+    received, read, offered, admitted = timeline.received, timeline.read, timeline.offered, timeline.admitted
+    sent, headers, finished = timeline.sent, timeline.headers, timeline.finished
+    if read is None or offered is None or admitted is None or sent is None or headers is None or finished is None:
+        return (
+            _leg(',"read_ms":', received, read)
+            + _leg(',"parse_ms":', read, offered)
+            + _leg(',"queue_ms":', offered, admitted)
+            + _leg(',"connect_ms":', admitted, sent)
+            + _leg(',"headers_ms":', sent, headers)
+            + _leg(',"total_ms":', received, finished)
+        )
+    return (  # the same in one, as most requests have them all
+        f',"read_ms":{_ms(read - received)},"parse_ms":{_ms(offered - read)},"queue_ms":{_ms(admitted - offered)}'
+        f',"connect_ms":{_ms(sent - admitted)},"headers_ms":{_ms(headers - sent)},"total_ms":{_ms(finished - received)}'
+    )
 
 
 def _stream(timeline: Timeline) -> str:
@@ -172,10 +179,12 @@ def _trouble(record: Record) -> str:
 
 
 def _used(usage: Usage) -> str:
-    prompt = _number(',"prompt_tokens":', usage.prompt_tokens)
-    output = _number(',"completion_tokens":', usage.completion_tokens)
-    cached = _number(',"cached_tokens":', usage.cached_tokens)
-    return f"{prompt}{output}{cached}"
+    prompt, output = usage.prompt_tokens, usage.completion_tokens
+    if prompt is None or output is None:
+        said = _number(',"prompt_tokens":', prompt) + _number(',"completion_tokens":', output)
+    else:
+        said = f',"prompt_tokens":{prompt},"completion_tokens":{output}'
+    return said if usage.cached_tokens is None else f'{said},"cached_tokens":{usage.cached_tokens}'
 
 
 def _quoted(text: str) -> str:
@@ -218,18 +227,22 @@ class _Clock:
 
 
 _clock: Final = _Clock()
-_SHORTER: Final = 1000
-_WHOLE: Final = [str(number) for number in range(_SHORTER)]
+_SHORTER: Final = 1000  # microseconds
 _THOUSANDTHS: Final = [f".{number:03d}" for number in range(1000)]
+_FRACTIONS: Final = [f"0.{number:03d}" for number in range(_SHORTER)]
+
+
+def _ms(seconds: float) -> str:
+    """To the microsecond."""
+    micro = int(seconds * 1e6 + 0.5) if seconds >= 0.0 else 0  # clocks of two processes may differ by that
+    if micro < _SHORTER:
+        return _FRACTIONS[micro]
+    return f"{micro // 1000}{_THOUSANDTHS[micro % 1000]}"
 
 
 def _leg(name: str, start: float | None, end: float | None) -> str:
-    """``name`` with the milliseconds between two instants, to the microsecond; nothing where one never came."""
-    if start is None or end is None:
-        return ""
-    micro = int((end - start) * 1e6 + 0.5) if end >= start else 0  # clocks of two processes may differ by that
-    whole = micro // 1000
-    return f"{name}{_WHOLE[whole] if whole < _SHORTER else str(whole)}{_THOUSANDTHS[micro % 1000]}"
+    """``name`` with the milliseconds between two instants; nothing where one never came."""
+    return "" if start is None or end is None else name + _ms(end - start)
 
 
 def _number(name: str, number: int | None) -> str:
