@@ -72,7 +72,8 @@ class Flow:
         """
         if self._born is None:
             return
-        del self._marks[: self._since(now - SPAN_MOST - 1.0)]
+        past = self._since(now - SPAN_MOST - 1.0)
+        del self._marks[:past]
         begin = max(self._born, now - self._span(now))
         index = self._since(floor(begin))
         mark = self._marks[index] if index < len(self._marks) else _Mark(0, (*self._arrived,), (*self._dispatched,))

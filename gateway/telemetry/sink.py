@@ -135,13 +135,14 @@ class LineSink:
         view = memoryview(data)
         try:
             while view:
-                view = view[self._write_some(view) :]
+                written = self._write_some(view)  # a compiled slice would work this out twice
+                view = view[written:]
             self._mid_line = False
             self._report(None)
         except OSError as error:
-            written = len(data) - len(view)
-            if written:
-                self._mid_line = not data.endswith(b"\n", 0, written)
+            through = len(data) - len(view)
+            if through:
+                self._mid_line = not data.endswith(b"\n", 0, through)
             self._drop(bytes(view).lstrip(b"\n"))  # a leading line feed is the end of a line that is there already
             self._report(error)
 
