@@ -72,6 +72,9 @@ class Limit(Protocol):
     def refuse(self, held: int) -> None:
         """The backend refused a request while it held ``held`` others of ours."""
 
+    def level(self, most: float) -> None:
+        """Be no more than this: what equal engines are found to bear."""
+
     def learn_capacity(self, kv_tokens: int) -> None:
         """The engine says how many tokens its KV cache holds."""
 
@@ -106,6 +109,9 @@ class FixedLimit:
             window.restart()
 
     def refuse(self, held: int) -> None:
+        """It stays as set."""
+
+    def level(self, most: float) -> None:
         """It stays as set."""
 
     def learn_capacity(self, kv_tokens: int) -> None:
@@ -216,6 +222,11 @@ class AdaptiveLimit:
         self._slow = False
         self._note_known(held)
         self._set(min(self.value, float(held)), ("down", "refused"))
+
+    def level(self, most: float) -> None:
+        """Be no more than this."""
+        if most < self.value:
+            self._set(most, ("down", "equals"))
 
     def _note_known(self, count: float) -> None:
         """Remember where it queues or refuses. Each time that it is found there again it is left alone for longer."""

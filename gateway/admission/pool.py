@@ -9,7 +9,7 @@ congestion and moves the limit, never the breaker.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor, inf
 from operator import attrgetter, itemgetter
 from typing import Final
@@ -34,6 +34,9 @@ REST_MOST: Final = 60.0  # seconds that an engine's own Retry-After is heeded, a
 MET: Final = 0.75  # of its limit: so many in flight say what it is worth
 MET_LAPSE: Final = 30.0  # seconds for which they do
 ALIKE: Final = 2.5  # times another's unloaded pace, at most: the two are engines of one kind
+EQUAL: Final = 1.001  # times its KV cache as well, at most: the same hardware runs the same model the same way
+EQUALS: Final = 4  # engines that tell what one of them can bear
+ABOVE: Final = 1.1  # times the limit that most of its equals stay below
 MOVED: Final = 1.5  # times another capacity: less than that moves no session
 BLOCK_TOKENS: Final = BLOCK_BYTES / 4.0  # about, of an engine's cache under one block of text
 
@@ -156,8 +159,10 @@ class Books:
 
     def found(self, now: float) -> bool:
         """Whether its limit was met, and lately; else it only says how much was sent to it so far."""
-        if self.pinned is not None:
-            return True
+        return self.pinned is not None or self.measured(now)
+
+    def measured(self, now: float) -> bool:
+        """Whether its limit was found by being met, and lately."""
         return now - self._met_at < MET_LAPSE and any(direction == "down" for direction, _ in self.limit.changes)
 
     def note_prompt(self, running: Running, matched: int) -> None:
@@ -387,9 +392,29 @@ def tokens_per_block(ticket: Ticket) -> float:
     return ticket.work.prompt_tokens / max(shape.prompt_bytes / BLOCK_BYTES, len(shape.blocks))
 
 
+def _alike(known: Iterable[tuple[float, Books]], most: float) -> Iterator[list[tuple[float, Books]]]:
+    """Those that have a figure of one kind each: nobody's is more than ``most`` times the least of its group."""
+    group: list[tuple[float, Books]] = []
+    for each in sorted(known, key=itemgetter(0)):
+        if group and each[0] > most * group[0][0]:
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
+
+
+def _level(equals: Sequence[Books]) -> None:
+    """Let no limit stand out above those of an engine's equals: what it was found to bear beyond them is chance."""
+    if len(equals) >= EQUALS:
+        limits = sorted([books.limit.value for books in equals])
+        for books in equals:
+            books.limit.level(ABOVE * limits[len(limits) // 2])
+
+
 def _weigh(kind: Sequence[tuple[float, Books]], now: float) -> None:
     """Weigh engines of one kind, each with its unloaded pace."""
-    most = max([books.limit.value for _, books in kind], default=0.0)
+    most = max([books.limit.value for _, books in kind])
     for base, books in kind:
         books.weigh(books.limit.value if books.found(now) else most, base)
 
@@ -550,19 +575,19 @@ class Pool:
         """Compare what the backends can hold and serve.
 
         A limit that was not met lately is as high as was needed then: such an engine is taken for an equal of the best
-        of its kind, which an unloaded pace like theirs tells.
+        of its kind, which an unloaded pace like theirs tells. Where the KV caches are of one size as well, limits that
+        were met differ by chance alone, and none is let stand out.
         """
         if len(self.books) <= 1:
             return
-        bases = sorted([base for books in self.books if (base := books.window.base_stream.value) is not None])
-        usual = bases[len(bases) // 2] if bases else 1.0
-        least, kind = 0.0, list[tuple[float, Books]]()
-        for base, books in sorted([(b.window.base_stream.value or usual, b) for b in self.books], key=itemgetter(0)):
-            if base > ALIKE * least:
-                _weigh(kind, now)
-                least, kind = base, []
-            kind.append((base, books))
-        _weigh(kind, now)
+        paces = [(base, books) for books in self.books if (base := books.window.base_stream.value) is not None]
+        usual = sorted([base for base, _ in paces])[len(paces) // 2] if paces else 1.0
+        for kind in _alike([(books.window.base_stream.value or usual, books) for books in self.books], ALIKE):
+            measured = [books for _, books in kind if books.measured(now)]
+            caches = [(blocks, books) for books in measured if (blocks := books.cache.known) is not None]
+            for equals in _alike(caches, EQUAL):
+                _level([books for _, books in equals])
+            _weigh(kind, now)
 
     def _look(self) -> None:
         self.troubled = any(books.suspect for books in self.books)

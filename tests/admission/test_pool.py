@@ -418,3 +418,56 @@ def test_a_share_may_be_kept_for_the_first_lane() -> None:
     assert (books.cap, books.cap_others) == (4, 2)
     small = Pool([adaptive("a")], replace(settings, limit=LimitConfig(initial=1))).by_name["a"]
     assert (small.cap, small.cap_others) == (1, 1)
+
+
+# ------------------------------------------------------------------------------------------------------ equal engines
+
+
+def learned(limits: dict[str, float], *, caches: dict[str, int] | None = None, base: float = 0.01) -> Pool:
+    """Engines whose limits were found, each by as many as run there."""
+    own = pool(*(adaptive(name) for name in limits))
+    for books in own.books:
+        books.window.base_stream.recall(base * (3.0 if books.name == "other" else 1.0))
+        if caches is None or books.name in caches:
+            books.note_hints(Hints(kv_capacity_tokens=(caches or {}).get(books.name, 430_000)), 0.0)
+        books.limit.value = limits[books.name]
+        books.limit.changes["down", "pace"] += 1
+        for number in range(round(limits[books.name])):
+            run(own, books, number)
+    own.tick(0.1)
+    return own
+
+
+def values(own: Pool) -> list[int]:
+    return [round(books.limit.value) for books in own.books]
+
+
+def test_no_limit_stands_out_above_those_of_an_engine_s_equals() -> None:
+    assert values(learned({"a": 40.0, "b": 20.0, "c": 18.0, "d": 14.0})) == [22, 20, 18, 14]
+    assert values(learned({"a": 40.0, "b": 40.0, "c": 20.0, "d": 20.0})) == [40, 40, 20, 20]  # as many say so
+
+
+def test_what_three_engines_bear_says_nothing_of_each_other() -> None:
+    assert values(learned({"a": 40.0, "b": 20.0, "c": 18.0})) == [40, 20, 18]
+
+
+@pytest.mark.parametrize("caches", [{"a": 500_000, "b": 430_000, "c": 430_000, "d": 430_000, "e": 430_000}, {}])
+def test_engines_with_another_cache_or_one_that_nobody_knows_are_no_equals(caches: dict[str, int]) -> None:
+    limits = {"a": 40.0, "b": 20.0, "c": 20.0, "d": 20.0, "e": 20.0}
+    assert values(learned(limits, caches=caches)) == [40, 20, 20, 20, 20]
+
+
+def test_nor_is_one_with_another_pace() -> None:
+    assert values(learned({"other": 40.0, "a": 20.0, "b": 20.0, "c": 20.0, "d": 20.0})) == [40, 20, 20, 20, 20]
+
+
+def test_a_limit_that_is_not_met_says_nothing() -> None:
+    own = learned({"a": 20.0, "b": 20.0, "c": 20.0, "d": 20.0})
+    for books in own.books[1:]:
+        for number in range(20):
+            own.leave(books.name, number, Outcome.COMPLETED, None, 1.0)
+    own.books[0].limit.value = 40.0
+    for number in range(20, 40):
+        run(own, own.books[0], number)
+    own.tick(40.0)
+    assert values(own) == [40, 20, 20, 20]
