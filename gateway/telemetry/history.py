@@ -92,7 +92,7 @@ class History:
         self._clear()
 
     def _clear(self) -> None:
-        self._ends: Counter[Outcome] = Counter()
+        self._ends: dict[Outcome, int] = dict.fromkeys(Outcome, 0)  # a Counter takes three times as long
         self._shed: Counter[str] = Counter()
         self._good = 0
         self._tokens = 0
