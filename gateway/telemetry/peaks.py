@@ -7,7 +7,7 @@ second that it touches, so one that ends and one that begins within a second cou
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -22,8 +22,8 @@ class Peaks:
     def __init__(self) -> None:
         """Start empty."""
         self._first: int | None = None
-        self._chunks: Counter[int] = Counter()  # by second
-        self._changes: Counter[int] = Counter()  # of the concurrency, by second
+        self._chunks: defaultdict[int, int] = defaultdict(int)  # by second
+        self._changes: defaultdict[int, int] = defaultdict(int)  # of the concurrency, by second
         self._ends: list[int] = []  # of the requests that run, as a heap
         self.concurrency_exact = 0
 

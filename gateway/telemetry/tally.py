@@ -9,7 +9,7 @@ and ITL.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -81,7 +81,7 @@ class Tally:
     _first_output: list[float] = field(default_factory=list, init=False)
     _gaps: GapPool = field(default_factory=GapPool, init=False)
     _peaks: Peaks = field(default_factory=Peaks, init=False)
-    _counts: Counter[str] = field(default_factory=Counter, init=False)
+    _counts: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int), init=False)
     _refused: Counter[str] = field(default_factory=Counter, init=False)
     _failures: Counter[str] = field(default_factory=Counter, init=False)
     _models: dict[str, None] = field(default_factory=dict, init=False)
