@@ -66,8 +66,8 @@ class ShedConfig:
     """Refusals and retries. Seconds and ratios."""
 
     retry_after_max: float = 60.0
-    overload_ratio: float = 1.5  # arrivals over dispatches that count as overload
-    overload_after: float = 15.0  # for how long before retries are discouraged
+    overload_ratio: float = 1.15  # arrivals over dispatches that count as overload
+    overload_after: float = 8.0  # for how long before retries are discouraged: longer than a burst
     retry_budget: float = 0.1  # share of retries among arrivals while overloaded
 
 
