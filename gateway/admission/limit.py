@@ -40,6 +40,7 @@ CLOSEST: Final = 0.97  # share of a TPOT objective that the mean pace may come t
 READING: Final = 0.25  # seconds per token that a slow reader takes: what nobody set an objective for is read
 PATIENT: Final = 4.0  # times the unloaded pace, where that is more
 LOOSEST: Final = 10.0  # times the unloaded pace: beyond, no engine has a tenth of its throughput left to give
+BEYOND_DOUBT: Final = 1.5  # times the target: too much, whatever brought it about
 OVERSHOT: Final = 1.1  # of the target: the climb has passed it, and not by chance
 HALF: Final = 0.5  # of the target: far from it
 NEAR: Final = 0.8
@@ -50,6 +51,7 @@ UNLOADED: Final = 3.0  # or so many times an unloaded TTFT, where that is more
 FIRST_FEW: Final = 4  # that may be unstarted while nothing is known of the engine
 FEWEST: Final = 2  # one that is being read, and one for the moment when it is through
 LONGEST_REST: Final = 16  # windows for which a known bound is left alone, at most
+TOLD_REST: Final = 128  # and where the engine itself says that it has so many slots: that does not change
 REST_ANSWERS: Final = 8  # and for so many answers a window: each look beyond it costs one or two their first token
 PROBE: Final = 0.125  # the first step beyond a known bound, in requests; each further one is twice as large
 
@@ -228,10 +230,15 @@ class AdaptiveLimit:
         if most < self.value:
             self._set(most, ("down", "equals"))
 
-    def _note_known(self, count: float) -> None:
-        """Remember where it queues or refuses. Each time that it is found there again it is left alone for longer."""
+    def _note_known(self, count: float, slots: int | None = None) -> None:
+        """Remember where it queues or refuses. Each time that it is found there again it is left alone for longer.
+
+        At once for long where its gauges say that it has so many ``slots``, as far as can be seen from here.
+        """
         again = abs(count - self._known) <= max(1.0, 0.05 * count)
         self._rest = min(2 * self._rest, LONGEST_REST) if again else 1
+        if slots is not None and abs(count - slots) <= max(1.0, 0.05 * count):
+            count, self._rest = float(slots), TOLD_REST
         self._known, self._probe, self._wait = count, PROBE, self._rest
         self._answers = REST_ANSWERS * self._rest
 
@@ -348,7 +355,8 @@ class AdaptiveLimit:
         n = window.busy_sum / window.ticks
         if not self.target or n <= 0 or seconds <= 0.0:
             return Reading()
-        self._slope.add(seconds, tokens, n)
+        climbs = n < BINDS * self.value and seconds <= BEYOND_DOUBT * self.target * tokens
+        self._slope.add(seconds, tokens, n, window.resting if climbs else 1.0)
         unloaded = base or 0.0
         slope = self._slope.beyond(unloaded)
         reading = Reading((unloaded + slope * n) / self.target, full=_full(window))
@@ -399,7 +407,7 @@ class AdaptiveLimit:
         elif reading.over > 1 and reading.reason == "standing":
             self._cut(self._without_queue(reading, window), "standing", window, now)
             if reading.moving:
-                self._note_known(reading.moving)
+                self._note_known(reading.moving, window.slots)
         elif reading.over > 1:
             self._cut(self.value * min(max(1 / reading.over, 0.7), 0.95), reading.reason, window, now)
         elif reading.over > 0 and (reading.full or (reading.room > 1 and self.value + 1 <= self._known)):
@@ -432,9 +440,10 @@ class AdaptiveLimit:
             step = min(4.0, max(1.05, sqrt(reading.room)))
         else:
             step = 2.0 if reading.over < HALF else 1.2 if reading.over < NEAR else 1.05
-        # The pace at a lower limit says nothing of this one, and neither does the burst that is let in now.
-        self.pace, self._slope = Ratio(0.25), Slope(MEMORY)
-        self._ramping = True
+        if reading.full:
+            # The pace at a lower limit says nothing of this one, and neither does the burst that is let in now.
+            self.pace, self._slope = Ratio(0.25), Slope(MEMORY)
+            self._ramping = True
         if self._whole:
             # Completions lag: count only answers to what is sent from now on, and not to the burst that is let in.
             window.forget_whole(now + self._config.window)

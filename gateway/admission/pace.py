@@ -100,12 +100,13 @@ class Slope:
         self._tokens = 0.0
         self._weighted = 0.0  # tokens, each by the count in flight
 
-    def add(self, seconds: float, tokens: float, inflight: float) -> None:
-        """Take one window's sums, and how many were in flight."""
-        keep = 1.0 - self.alpha
-        self._seconds = self._seconds * keep + seconds * self.alpha
-        self._tokens = self._tokens * keep + tokens * self.alpha
-        self._weighted = self._weighted * keep + inflight * tokens * self.alpha
+    def add(self, seconds: float, tokens: float, inflight: float, weight: float = 1.0) -> None:
+        """Take one window's sums, and how many were in flight. ``weight``: of the memory, as much as it says."""
+        alpha = self.alpha * weight
+        keep = 1.0 - alpha
+        self._seconds = self._seconds * keep + seconds * alpha
+        self._tokens = self._tokens * keep + tokens * alpha
+        self._weighted = self._weighted * keep + inflight * tokens * alpha
 
     def rescale(self, share: float) -> None:
         """What is in flight here stands for ``share`` times as many at the same pace: others came or went."""

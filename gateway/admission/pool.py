@@ -21,6 +21,7 @@ from gateway.admission.lag import Lag
 from gateway.admission.limit import AdaptiveLimit, FixedLimit, Limit
 from gateway.admission.memory import BackendMemory, place
 from gateway.admission.session import Session
+from gateway.admission.tokens import KV_FULL
 from gateway.admission.tuning import BackendTuning
 from gateway.admission.window import LOW_CONCURRENCY, TICK, Running, Window
 from gateway.model import BLOCK_BYTES, Backend, BackendState, Health, Hints, Outcome, Ticket, Usage
@@ -88,6 +89,7 @@ class Books:
         self._silent = 0.0  # seconds for which it had owed and said nothing, when it last owed nothing more
         self._hints = Hints()
         self._hinted_at = -inf
+        self._full: float | None = None  # running while others waited, as the gauges last said
         self._most = self._most_before = 0  # in flight at once since the gauges were last heard, and before that
         self.retune(config.limit, BackendTuning(backend.limit))
 
@@ -261,6 +263,20 @@ class Books:
         ours = max(self._most, self._most_before)  # the gauges are seconds old
         self._most, self._most_before = self.window.inflight, self._most
         self.window.crowded = (hints.running or 0.0) > ours + LOW_CONCURRENCY
+        self._note_slots(hints)
+
+    def _note_slots(self, hints: Hints) -> None:
+        """The engine has so many slots where it runs as many twice on end, others wait, and its cache is not full.
+
+        It has not where it runs more, or fewer while others wait.
+        """
+        window, running = self.window, hints.running or 0.0
+        full = running > 0.0 and bool(hints.waiting) and (hints.kv_usage or 0.0) <= KV_FULL and not window.crowded
+        if full and running == self._full:
+            window.slots = int(running)
+        elif full or running > (window.slots or 0):
+            window.slots = None
+        self._full = running if full else None
 
     def tick(self, now: float) -> None:
         """Take the samples of every 100 ms, decide where due, notice silence."""
@@ -270,7 +286,7 @@ class Books:
         self._most = max(self._most, window.inflight)
         fresh = now - self._hinted_at <= HINTS_LAPSE
         if not fresh:
-            window.crowded = False
+            window.crowded, window.slots = False, None
         self.limit.tick(window, self._hints.kv_usage if fresh else None, now)
         if window.inflight >= MET * self.limit.value:
             self._met_at = now

@@ -36,6 +36,7 @@ FRESH: Final = 512
 """Prompt tokens to be read, from which on the time to the first token is that of reading them."""
 
 MOSTLY: Final = 0.5
+RESTING: Final = 0.01  # the least that a window in which nobody left counts
 WARM: Final = 8
 """Gaps after which bursts can be told from single tokens."""
 
@@ -55,11 +56,11 @@ class Window:
     __slots__ = (
         "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
         "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
-        "line_low", "long", "mark_read", "mark_seconds", "mark_tokens", "narrow", "objective", "others_at", "own",
-        "preemptions", "read", "reading", "reading_pace", "recalled_rate", "running", "served", "stalls", "standing",
-        "starting", "starts", "stream_answers", "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts",
-        "ticked_tokens", "ticks", "tokens", "ttft", "unread_tokens", "unstarted", "whole", "whole_answers",
-        "whole_seconds", "whole_tokens",
+        "line_low", "long", "mark_inflight", "mark_read", "mark_seconds", "mark_tokens", "narrow", "objective",
+        "others_at", "own", "preemptions", "read", "reading", "reading_pace", "recalled_rate", "running", "served",
+        "slots", "stalls", "standing", "starting", "starts", "stream_answers", "stream_seconds", "stream_tokens",
+        "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens", "ttft", "unread_tokens", "unstarted",
+        "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -78,6 +79,7 @@ class Window:
         self.objective = inf  # the tightest TTFT objective of what was sent, seconds
         self.others_at = -inf  # when a request of another than the last lane was last sent here
         self.crowded = False  # its engine says that it runs others' requests as well: the unloaded pace cannot be seen
+        self.slots: int | None = None  # that its engine says it has, as it fills them all and more wait
         # Sums for ever; a window is the difference to its mark.
         self.stream_seconds = 0.0
         self.stream_tokens = 0
@@ -88,6 +90,7 @@ class Window:
         self.mark_seconds = 0.0
         self.mark_tokens = 0
         self.mark_read = 0.0
+        self.mark_inflight = 0
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
@@ -129,6 +132,7 @@ class Window:
         self.mark_seconds = self.stream_seconds
         self.mark_tokens = self.stream_tokens
         self.mark_read = self.read
+        self.mark_inflight = self.inflight
         self._clear()
 
     @property
@@ -161,6 +165,12 @@ class Window:
     def new_tokens(self) -> int:
         """Output events that ended these gaps."""
         return self.stream_tokens - self.mark_tokens
+
+    @property
+    def resting(self) -> float:
+        """Requests that left for each stream that was sent, at most 1: more is read while the load climbs."""
+        grown = max(0, self.inflight - self.mark_inflight)
+        return max(RESTING, 1.0 - grown / self.starts) if self.starts else 1.0
 
     @property
     def blameless(self) -> bool:

@@ -330,6 +330,53 @@ def test_without_arrivals_that_find_it_full_it_stays_near_what_runs() -> None:
     assert Law(200.0, slow=True).see(0.025, n=100, full=False) == pytest.approx(280.0)
 
 
+def test_a_limit_that_floats_above_what_runs_lets_no_burst_in_and_keeps_what_it_knows_of_the_pace() -> None:
+    law = Law(slow=True)
+    assert law.see(0.03, n=9, full=False) == pytest.approx(40.0)
+    law.window.narrow = True  # as it is while few run: no more may start at once than the engine reads
+    assert law.see(0.03, n=18, full=False) > 40.0  # judged at once
+    assert law.limit.pace.value == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(("climbs", "cut"), [(False, True), (True, False)])
+def test_while_the_load_climbs_below_the_limit_its_prompts_do_not_cut(climbs: bool, cut: bool) -> None:
+    law = Law(200.0)
+    for _ in range(10):
+        law.see(0.03, n=50, full=False)
+    for n in (80, 110, 140):  # more is read than at rest, and every gap is long
+        law.window.mark_inflight = n - 30 if climbs else n
+        law.see(0.14, n=n, full=False, starts=30)
+    assert (law.value < 200.0) is cut
+
+
+def test_what_is_far_above_the_target_is_heeded_in_a_climb_as_well() -> None:
+    law = Law(200.0)
+    for _ in range(10):
+        law.see(0.03, n=50, full=False)
+    law.window.mark_inflight = 50
+    assert law.see(0.3, n=70, inflight=90, full=False, starts=40) < 200.0
+
+
+def test_slots_that_the_engine_tells_of_are_left_alone_for_long() -> None:
+    looked = {}
+    for slots in (None, 8):
+        law = Law(10.0)
+        law.window.slots = slots
+        law.see(0.03, standing=2, inflight=10)  # eight do not stand
+        law.see(0.03, inflight=8)
+        looked[slots] = next(number for number in range(1000) if law.see(0.03, inflight=8, stream_answers=10) > 8.0)
+    assert looked[None] < 10
+    assert looked[8] > 100
+
+
+def test_slots_that_do_not_fit_what_is_seen_are_nothing() -> None:
+    law = Law(40.0)
+    law.window.slots = 8
+    law.see(0.03, standing=2, inflight=40)
+    law.see(0.03, inflight=38)
+    assert any(law.see(0.03, inflight=38, stream_answers=10) > 38.0 for _ in range(10))
+
+
 def test_the_first_cut_ends_slow_start() -> None:
     law = Law(slow=True)
     assert law.see(0.2) == pytest.approx(14.0)

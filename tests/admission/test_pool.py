@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -381,6 +382,37 @@ def test_preemptions_are_counted_from_gauge_to_gauge_and_a_restart_is_none() -> 
     for total in (10.0, 14.0, 2.0, None, 7.0):
         books.note_hints(Hints(preemptions_total=total), 0.0)
     assert books.window.preemptions == 4.0
+
+
+FULL = Hints(running=8, waiting=2, kv_usage=0.4)
+
+
+@pytest.mark.parametrize(
+    ("told", "slots"),
+    [
+        ((FULL,), None),  # once may be chance: prompts that begin in the next step
+        ((FULL, FULL), 8),
+        ((FULL, FULL, Hints(running=3, waiting=0, kv_usage=0.2)), 8),  # they are there when fewer run
+        ((FULL, FULL, Hints(running=9, waiting=0, kv_usage=0.4)), None),  # they were more
+        ((FULL, FULL, Hints(running=6, waiting=1, kv_usage=0.4)), None),  # it is not they that bound it
+        ((Hints(running=8, waiting=2, kv_usage=0.97),) * 2, None),  # nor here
+        ((Hints(running=30, waiting=2, kv_usage=0.4),) * 2, None),  # others' requests
+        ((Hints(running=8, kv_usage=0.4),) * 2, None),
+    ],
+)
+def test_an_engine_that_is_full_twice_on_end_with_as_many_tells_its_slots(
+    told: Sequence[Hints], slots: int | None
+) -> None:
+    own = pool(adaptive("a"))
+    books = own.by_name["a"]
+    for number in range(10):
+        run(own, books, number)
+    for hints in told:
+        books.tick(0.0)
+        books.note_hints(hints, 0.0)
+    assert books.window.slots == slots
+    books.tick(10.1)
+    assert books.window.slots is None  # as old as that they are not believed
 
 
 # ----------------------------------------------------------------------------------------------------------- state
