@@ -95,7 +95,7 @@ def compare_scenario(name: str, effort: Effort) -> Cell:
     """The same for a scenario that is no load of a row."""
     gc.disable()
     make, start = seeded(name)
-    side = _Sides(make, make(0).objectives, effort, thorough=False)
+    side = _Sides(make, make(0).objectives, effort, thorough=False, blind=make(0).hints is not None)
     told = side.compare(make(0).objectives.told(), start, None)
     untold = side.compare(AdmissionConfig(), told.limit, None, near=True)
     gc.collect()
@@ -115,6 +115,7 @@ class _Sides:
     objectives: Objectives
     effort: Effort
     thorough: bool
+    blind: bool = False  # run it without the engines' gauges as well
 
     def compare(self, config: AdmissionConfig, start: int, tokens: int | None, *, near: bool = False) -> Side:
         """``near``: ``start`` is the best limit of a like case."""
@@ -125,6 +126,10 @@ class _Sides:
         own = {seed: gateway(self.make(seed), config=config) for seed in few}
         shares, on_own = (self._shares(some, limit, config) for some in (runs, own))
         figures = [_figures(self.make(seed), run) for seed, run in runs.items()]
+        if self.blind:
+            for seed, known in zip(runs, figures, strict=True):
+                blind = gateway(replace(self.make(seed), hints=None), config=config)
+                known["of_blind"] = _ratio(known["goodput_tokens"], _goodput(blind))
         of_tokens = best_tokens = None
         if tokens is not None:
             best_tokens = best_static(self.make, with_tokens, config, tokens, few[:1], most=10_000_000)

@@ -16,9 +16,10 @@ from gateway.emulator.profiles import (
 )
 from gateway.simulator.clients import Habits
 from gateway.simulator.figures import PROMPT_WEIGHT
-from gateway.simulator.setup import Load, Machine, Objectives, Setup
+from gateway.simulator.setup import Hinting, Load, Machine, Objectives, Setup
 from gateway.simulator.workload import WORKLOADS, recorded
 
+GAUGES = Hinting(every=2.0, delay=1.0)  # engines publish them unasked; the prober's pace, and what a busy one is late
 LOADS = (0.5, 0.8, 1.0, 2.0, 5.0, 10.0)
 KV_BOUND = replace(LLAMA3_8B_A100_NO_FLAG, name="a100-kv140k", kv_tokens=140_000)
 
@@ -84,6 +85,7 @@ class Row:
             fleet=(Machine("a", self.profile),),
             objectives=self.objectives,
             load=tuple(self._load(kind, rate * kind.share / total, seed) for kind in self.kinds),
+            hints=GAUGES,
         )
 
     def _load(self, kind: Kind, rate: float, seed: int) -> Load:

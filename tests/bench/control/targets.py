@@ -92,7 +92,8 @@ def _events(events: dict[str, Cell]) -> Iterator[Target]:
 
     yield Target("share, bursts of 5 s", 0.97, True, of("burst_5s", share))
     yield Target("share, cold start at 10x", 0.95, True, of("cold_start_10x", share))
-    yield Target("share, gauges stale", 0.95, True, of("stale_hints", share))
+    blind = of("stale_hints", lambda side: _figure(side, "of_blind"))
+    yield Target("goodput tokens, gauges wrong and then stale, of those without any", 0.95, True, blind)
     for name in ("restart_full_load", "crash_full_load", "started_late"):
         yield Target(f"share, {name.replace('_', ' ')}", 0.95, True, of(name, share))
     for name, (what, asked) in STEP.items():

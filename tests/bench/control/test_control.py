@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from gateway.admission.config import AdmissionConfig
 from gateway.simulator.figures import Trace
-from tests.bench.control.compare import Cell, Effort, Side, compare, settled
+from gateway.simulator.setup import Objectives
+from tests.bench.control.compare import Cell, Effort, Side, _Sides, compare, settled
 from tests.bench.control.events import NAMES, instants, seeded
 from tests.bench.control.rows import ROWS
 from tests.bench.control.search import Capacity, Climb
@@ -74,14 +76,34 @@ def test_what_is_asked_is_held_against_the_worst_of_each_kind() -> None:
     ]
     steps = {f"settled_{at}": seconds for at, seconds in ((60, 8.0), (120, 4.0), (150, 11.0))}
     both = Side(8, 1.0, figures=steps), Side(8, 1.0, figures=steps | {"settled_150": 3.0})
-    rows = {what: row for what, *row in table(cells, [Cell("load_steps", 0.0, *both)])}
+    blind = Side(8, 0.9, figures={"of_blind": 0.97}), Side(8, 0.91, figures={"of_blind": 0.94})
+    events = [Cell("load_steps", 0.0, *both), Cell("stale_hints", 0.0, *blind)]
+    rows = {what: row for what, *row in table(cells, events)}
     assert rows == {
         "share, told, 2x+": [">= 1.00", "1.00", "910b/sharegpt/2x", "yes"],
         "share, told, 2x+, KV-bound": [">= 1.15", "1.20", "kv8b/history/2x", "yes"],
         "share, told, 2x+, long prompts": [">= 0.97", "0.96", "910b/azure-code/2x", "no"],
         "share, untold, 2x+": [">= 0.96", "0.95", "910b/sharegpt/5x", "no"],
+        "goodput tokens, gauges wrong and then stale, of those without any": [
+            ">= 0.95",
+            "0.94",
+            "stale_hints, untold",
+            "no",
+        ],
         "settled after a load step, s": ["<= 10.00", "11.00", "load_steps, told, 150 s", "no"],
     }
+
+
+def test_what_an_engine_tells_of_itself_is_held_against_a_run_without() -> None:
+    make, limit = seeded("stale_hints")
+    side = _Sides(
+        lambda seed: replace(make(seed), horizon=10.0, measure_from=2.0),
+        Objectives(),
+        Effort(seeds=(30,), sought=(20,)),
+        thorough=False,
+        blind=True,
+    )
+    assert side.compare(AdmissionConfig(), limit, None, near=True).figures["of_blind"] >= 0.95
 
 
 @pytest.mark.parametrize("name", NAMES)
