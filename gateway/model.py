@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum, unique
 from operator import sub
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 
 class Word(Enum):
@@ -196,7 +196,8 @@ class Choice(Word):
     FAILOVER = "failover"  # another backend was tried before, and nothing of the request was processed there
 
 
-class Permit(NamedTuple):
+@dataclass(slots=True, unsafe_hash=True)
+class Permit:
     """The right to have one request in flight on ``backend`` until it is settled, exactly once."""
 
     id: int

@@ -141,11 +141,13 @@ class Balancer:
             if draw is None or field is None:
                 spot = self._least(tier, ticket, lane, now)
                 if field is not None and not isinstance(spot, Hold):
-                    spot = spot._replace(keen=self._at_hand(0, field, ticket, entry))
+                    spot.keen = self._at_hand(0, field, ticket, entry)
             else:
                 spot = self._drawn(draw, field, tier, ticket, lane, entry, now, keenly=keenly)
             if not isinstance(spot, Hold):
-                return spot._replace(choice=Choice.SPILL) if spot.books.tier else spot
+                if spot.books.tier:
+                    spot.choice = Choice.SPILL
+                return spot
             found = _worse(found, spot)
         return found
 
@@ -296,7 +298,8 @@ class Balancer:
             depth, bits = self._caches.longest(blocks, reduce(or_, [books.cache.bit for books in fair]))
             spot = self._least([books for books in fair if books.cache.bit & bits], ticket, lane, now)
             if not isinstance(spot, Hold):
-                return spot._replace(matched=depth)
+                spot.matched = depth
+                return spot
         return self._least(candidates, ticket, lane, now)
 
     def _keen(self, draw: Draw, spot: Spot, field: Field, ticket: Ticket, entry: Entry | None, now: float) -> Keen:

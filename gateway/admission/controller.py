@@ -454,7 +454,8 @@ class AdmissionController:
         group.served += ticket.work.cost
         self._stay_awake(now)
         choice = Choice.FAILOVER if ticket.tried else spot.choice
-        books.choices[choice._value_] += 1  # `value` is a call
+        why = choice._value_  # `value` is a call
+        books.choices[why] = books.choices.get(why, 0) + 1
         permit = Permit(self._permits, ticket, books.name, now, running, choice)
         if self._watcher is not None:
             self._watcher.granted(permit, books.window.outputs)

@@ -8,7 +8,6 @@ congestion and moves the limit, never the breaker.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import floor, inf
 from operator import attrgetter, itemgetter
@@ -59,7 +58,7 @@ class Books:
         self.pull = 1.0  # what it can serve, against the others; steady, for it places sessions
         self._ramp = 1.0  # of its limit, while it joins or comes back
         self._rests_until = -inf  # its engine asked for quiet
-        self.choices: Counter[str] = Counter()  # why -> requests sent to it
+        self.choices: dict[str, int] = {}  # why -> requests sent to it
         self.prompt_tokens = 0  # of answers that say how many of them were cached
         self.cached_tokens = 0  # those
         self._stay = 0.0  # seconds that a request stays, lately

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum, IntEnum, unique
-from typing import NamedTuple
 
 from gateway.admission.pool import Books
 from gateway.model import Choice
@@ -28,7 +28,8 @@ class Keen(IntEnum):
     KEEN = 3
 
 
-class Spot(NamedTuple):
+@dataclass(slots=True)
+class Spot:
     """A place. ``more``: others are left; ``matched``: leading blocks of the prompt that are thought to be cached."""
 
     books: Books

@@ -163,7 +163,7 @@ class Front:
             self._admission.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._config.drain_grace):
-                await self._handler.idle.wait()
+                await self._handler.idle()
         # Whoever connected as the last stream ended has sent a request that no proxy may send again: it is still
         # answered, while who comes now finds the port closed and goes elsewhere. In one turn of its loop asyncio sees
         # a connection, in the next it takes it, and only in the third it makes its transport, if the server is open.

@@ -83,8 +83,7 @@ class Handler:
         self._ticket_ids = itertools.count(1)
         self._turn = 0
         self.in_flight = 0
-        self.idle = asyncio.Event()
-        self.idle.set()
+        self._emptied: asyncio.Event | None = None  # somebody waits until nothing is in flight
         self.cutting = False  # the grace time is over: whoever is cut now did not leave by itself
 
     def reconfigure(self, config: ProxyConfig) -> None:
@@ -93,6 +92,12 @@ class Handler:
         self._memory.limit = config.body_memory
         self._catalog = Catalog(config.models_timeout)
         self._trust = Trust(config.trusted_proxies)
+
+    async def idle(self) -> None:
+        """Wait until nothing is in flight."""
+        while self.in_flight:
+            self._emptied = asyncio.Event()
+            await self._emptied.wait()
 
     # -- one request ------------------------------------------------------------------------------------------------
 
@@ -155,7 +160,6 @@ class Handler:
         """Count a request in; when it came."""
         began, connection.head_at = connection.head_at, None
         self.in_flight += 1
-        self.idle.clear()
         return self._clock() if began is None else began
 
     async def _see_through(self, call: Call, rest: Coroutine[None, None, Written | None]) -> Written | None:
@@ -183,8 +187,8 @@ class Handler:
 
     def _over(self, call: Call) -> None:
         self.in_flight -= 1
-        if not self.in_flight:
-            self.idle.set()
+        if self._emptied is not None and not self.in_flight:
+            self._emptied.set()
         if call.lease is not None:
             call.lease.end()
         if call.reserved is not None and call.account is not None:

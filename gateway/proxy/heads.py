@@ -1,10 +1,4 @@
-"""What the head of a request says, and the heads that are known.
-
-Most requests of a client differ from the one before in the length of their body, and perhaps in an id; all else of the
-head is the same bytes. Such a head is parsed once, by aiohttp's parser and as strictly. After that it is recognised: by
-every byte of it, but for the digits of Content-Length and the characters of X-Request-Id, of which only such are
-accepted as no parser could take for anything else. What differs in anything more goes to the parser.
-"""
+"""What the head of a request says, worked out once for all requests that have it."""
 
 from __future__ import annotations
 
@@ -20,20 +14,14 @@ from multidict import CIMultiDictProxy, MultiMapping
 from gateway.model import Priority
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, Headers, listed, passed_on
+from gateway.proxy.known import Known
 
 _PATH_LIMIT: Final = 1024  # what is told of a request is bounded; what is sent on is not
 _ATTEMPT_DIGITS: Final = 4
 
 _KNOWN: Final = 256  # heads, and as many that are older
-LONGEST: Final = 4096  # bytes of a head that is remembered
-_LENGTHS: Final = (b"\r\nContent-Length: ", b"\r\ncontent-length: ")
-_IDS: Final = (b"\r\nX-Request-Id: ", b"\r\nx-request-id: ")
-_ID_LONGEST: Final = 128
-_DIGITS: Final = 8  # of a length
-_ZERO: Final = 48  # the digit
-_ID_MARKS: Final = b"-_.:"
-_UNCOMMON: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer"})
-_NEVER_AGAIN: Final = b"traceparent"  # another one in each request: such a head would only take the place of others
+_UNCOMMON: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"trailer", b"traceparent"})
+"""One with the last is another in each request: it would only take the place of heads that come again."""
 
 
 class Asked(Protocol):
@@ -157,133 +145,21 @@ class Head:
         return lines
 
 
-class Found:
-    """A request that is here whole, or whose head is: ``size`` bytes are head and body together."""
-
-    __slots__ = ("body_at", "head", "request_id", "size")
-
-    def __init__(self, head: Head, request_id: str, body_at: int, size: int) -> None:
-        self.head = head
-        self.request_id = request_id  # empty: it has none
-        self.body_at = body_at
-        self.size = size
-
-
-class Heads:
-    """The heads that are known; of one listener, for what its parser accepts depends on its settings."""
+class Heads(Known[Head]):
+    """The heads of requests; of one listener, for what its parser accepts depends on its settings."""
 
     def __init__(self, *, ids: bool = True) -> None:
         """``ids``: nobody reads an id for anything but an id, so that it may differ."""
+        super().__init__(_KNOWN)
         self._ids = ids
-        self._known: dict[bytes, Head] = {}
-        self._older: dict[bytes, Head] = {}  # that are forgotten next, unless they come again
-        self._last: tuple[Around, Head] | None = None  # most come again and again
-
-    def find(self, data: bytes) -> Found | None:
-        """The request that ``data`` begins with; None where its head is not known."""
-        if self._last is not None:
-            around, head = self._last
-            length = around.length(data)
-            if length >= 0:
-                return Found(head, "", around.body_at, around.body_at + length)
-        cut = cut_out(data)
-        if cut is None:
-            return None
-        key, request_id, length, body_at = cut
-        known = self._known.get(key)
-        if known is None:
-            known = self._older.get(key)
-            if known is None:
-                return None
-            self._known[key] = known
-        if not request_id:
-            self._last = Around(data, key, length, body_at), known
-        return Found(known, request_id, body_at, body_at + length)
 
     def learn(self, data: bytes, head: Head, length: int) -> None:
         """Know ``head`` again, which the parser found at the beginning of ``data`` with a body of ``length`` bytes."""
-        cut = cut_out(data)
-        if cut is None or cut[2] != length or (cut[1] and not self._ids):
-            return
         if head.terms.http10 or head.method != "POST":
             return
-        if data.count(b"\r\n", 0, cut[3] - 2) != len(head.raw_headers) + 1:  # else it is not where it seems to be
-            return
-        lower = [name.lower() for name, _ in head.raw_headers]
-        if lower.count(b"content-length") != 1 or lower.count(b"x-request-id") != bool(cut[1]):
-            return
-        if _NEVER_AGAIN in lower or not _UNCOMMON.isdisjoint(lower):
-            return
-        if len(self._known) >= _KNOWN:
-            self._older, self._known = self._known, {}
-        self._known[cut[0]] = head
-
-
-class Around:
-    """The bytes of a head without an id, before and after the digits of the length; the quickest way to know it again.
-
-    ``body_at`` is where the body begins of the data that was looked at last.
-    """
-
-    __slots__ = ("_after", "_before", "body_at")
-
-    def __init__(self, data: bytes, key: bytes, length: int, body_at: int) -> None:
-        """Of what ``cut_out`` gave for ``data``."""
-        digits = body_at - 4 - len(key)
-        at = _after(data, _LENGTHS, body_at)
-        self._before = data[:at]
-        self._after = data[at + digits : body_at]
-        self.body_at = body_at
-        assert self.length(data) == length  # noqa: S101 - else ``cut_out`` cuts elsewhere
-
-    def length(self, data: bytes) -> int:
-        """The length that ``data`` tells, which begins with this head; -1 where it does not."""
-        before = self._before
-        if not data.startswith(before):
-            return -1
-        at = len(before)
-        stop = data.find(b"\r", at, at + _DIGITS + 1)
-        if stop <= at or not data.startswith(self._after, stop):
-            return -1
-        digits = data[at:stop]
-        if not digits.isdigit() or (digits[0] == _ZERO and stop > at + 1):
-            return -1
-        self.body_at = stop + len(self._after)
-        return int(digits)
-
-
-def cut_out(data: bytes) -> tuple[bytes, str, int, int] | None:
-    """(head without what may differ, id, length, where the body begins); None where that cannot be told."""
-    end = data.find(b"\r\n\r\n", 0, LONGEST)
-    if end < 0:
-        return None
-    at = _after(data, _LENGTHS, end)
-    stop = data.find(b"\r", at, end + 1) if at else -1
-    if stop < 0 or not 0 < stop - at <= _DIGITS:
-        return None
-    digits = data[at:stop]
-    if not digits.isdigit() or (digits.startswith(b"0") and len(digits) > 1):
-        return None
-    id_at = _after(data, _IDS, end)
-    if not id_at:
-        return data[:at] + data[stop:end], "", int(digits), end + 4
-    id_stop = data.find(b"\r", id_at, end + 1)
-    request_id = data[id_at:id_stop]
-    if len(request_id) > _ID_LONGEST or not request_id.translate(None, _ID_MARKS).isalnum():
-        return None
-    first, first_stop, last, last_stop = at, stop, id_at, id_stop
-    if id_at < at:
-        first, first_stop, last, last_stop = id_at, id_stop, at, stop
-    return data[:first] + data[first_stop:last] + data[last_stop:end], request_id.decode(), int(digits), end + 4
-
-
-def _after(data: bytes, spellings: tuple[bytes, bytes], end: int) -> int:
-    """Where the value begins of the first header that is spelt so; 0 where there is none."""
-    for spelling in spellings:
-        at = data.find(spelling, 0, end)
-        if at >= 0:
-            return at + len(spelling)
-    return 0
+        names = [name for name, _ in head.raw_headers]
+        if _UNCOMMON.isdisjoint([name.lower() for name in names]):
+            self.remember(data, names, length, head, ids=self._ids)
 
 
 def _retries(names: CIMultiDictProxy[str]) -> Retries:

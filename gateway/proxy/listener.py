@@ -25,8 +25,9 @@ from multidict import MultiMapping
 from gateway.dialects.errors import error_json
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.descriptors import few_left
-from gateway.proxy.heads import LONGEST, Head, Heads
+from gateway.proxy.heads import Head, Heads
 from gateway.proxy.http import ClientTerms, own_reply
+from gateway.proxy.known import LONGEST
 from gateway.proxy.relay import Relay
 from gateway.proxy.upstream import bytes_acked
 

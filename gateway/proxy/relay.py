@@ -434,16 +434,17 @@ class Relay:
         ``ttft`` and ``total`` are the time until the head.
         """
         timeline = self._timeline
+        total, first = _milliseconds(now - timeline.received), timeline.first_output
         parts = []
         if timeline.admitted is not None and timeline.offered is not None:
-            parts.append(_duration("queue", timeline.admitted - timeline.offered))
-        if timeline.first_output is not None:
-            parts.append(_duration("ttft", timeline.first_output - timeline.received))
+            parts.append(b"queue;dur=" + _milliseconds(timeline.admitted - timeline.offered))
+        if first is not None:
+            parts.append(b"ttft;dur=" + _milliseconds(first - timeline.received))
         elif not self._streamed:
-            parts.append(_duration("ttft", now - timeline.received))
+            parts.append(b"ttft;dur=" + total)
         if ended or not self._streamed:
-            parts.append(_duration("total", now - timeline.received))
-        return ", ".join(parts).encode()
+            parts.append(b"total;dur=" + total)
+        return b", ".join(parts)
 
     def _last_chunk(self, now: float) -> bytes:
         if self._framing is not Framing.CHUNKED:
@@ -544,9 +545,9 @@ def _seconds(retry_after: str) -> float:
     return float(retry_after) if retry_after.isdecimal() and len(retry_after) <= _DIGITS else 0.0
 
 
-def _duration(name: str, seconds: float) -> str:
+def _milliseconds(seconds: float) -> bytes:
     tenths = int(seconds * 1e4 + 0.5) if seconds > 0.0 else 0  # a format for floats takes five times as long
-    return f"{name};dur={tenths // 10}.{tenths % 10}"
+    return b"%d.%d" % (tenths // 10, tenths % 10)
 
 
 class _Opaque:

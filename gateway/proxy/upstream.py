@@ -22,8 +22,8 @@ import httptools
 
 from gateway.model import Backend
 from gateway.proxy.config import ProxyConfig, TlsConfig
-from gateway.proxy.heads import Around, cut_out
 from gateway.proxy.http import BODYLESS, ResponseHead
+from gateway.proxy.known import Known
 from gateway.proxy.tls import TurnedAway, client_context
 
 _COALESCE: Final = 64 * 1024  # head and body up to this size leave in one write
@@ -34,7 +34,7 @@ _EARLY: Final = 0.002  # timers may fire so much too early
 _PROOF: Final = 1.0  # seconds that an idle connection stays open before its backend is known to keep such ones
 _FIRST_FINAL_STATUS: Final = 200
 _HEAD_LIMIT: Final = 256 * 1024  # bytes of an answer's head
-_KNOWN: Final = 64  # heads of answers of one backend that are remembered; some hold the second at which they were sent
+_KNOWN: Final = 64  # heads of one backend's answers, and as many that are older; some hold the second they were sent at
 _SWITCHING: Final = 101
 _HEAD, _BODY, _DONE = "head", "body", "done"  # phases of an answer
 
@@ -259,7 +259,7 @@ class Connection(asyncio.Protocol):
             return
         self._parse(data)
         if whole and self._phase is _DONE and self._keep and self._head is not None:
-            self._pool.learn(data, self._head)
+            self._pool.answers.learn(data, self._head)
         self._deliver()
 
     def _parse(self, data: bytes) -> None:
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
 
     def _take_known(self, data: bytes) -> bool:
         """Take an answer that is here whole and has a head that was parsed before, but for its length."""
-        head = self._pool.known(data)
+        head = self._pool.answers.take(data)
         if head is None or head.length is None:
             return False
         self._phase, self._keep, self._until_close, self.chunked = _DONE, True, False, False
@@ -437,11 +437,21 @@ def _read_framing(head: ResponseHead) -> None:
         head.length = None
 
 
-def _plain(data: bytes, body_at: int, head: ResponseHead) -> bool:
-    """Whether each line is a header, and what may differ is said once."""
-    names = [name.lower() for name, _ in head.headers]
-    once = names.count(b"content-length") == 1 and names.count(b"x-request-id") <= 1
-    return once and data.count(b"\r\n", 0, body_at - 2) == len(names) + 1
+class Answers(Known[ResponseHead]):
+    """The heads of one backend's answers."""
+
+    def take(self, data: bytes) -> ResponseHead | None:
+        """The head of an answer that ``data`` is whole; None where such a head was not parsed before."""
+        found = self.find(data)
+        if found is None or found.size != len(data):
+            return None
+        return found.head.with_length(found.size - found.body_at)
+
+    def learn(self, data: bytes, head: ResponseHead) -> None:
+        """Know ``head`` again, which the parser found in ``data``, an answer that is here whole and kept alive."""
+        if head.length is None or head.status < _FIRST_FINAL_STATUS or head.status in BODYLESS:
+            return
+        self.remember(data, [name for name, _ in head.headers], head.length, head)
 
 
 def bytes_acked(transport: asyncio.Transport) -> int | None:
@@ -486,8 +496,7 @@ class Upstream:
         self.connections: set[Connection] = set()
         self._idle: dict[Connection, None] = {}  # in the order of their last use
         self._keeps: dict[bool, bool] = {}  # whether it keeps a connection after an answer (in chunks?), where known
-        self._heads: dict[bytes, ResponseHead] = {}  # of whole answers, by their bytes without what may differ
-        self._last: tuple[Around, ResponseHead] | None = None  # most come again and again
+        self.answers = Answers(_KNOWN)
         self._proof = min(_PROOF, config.upstream_keepalive / 2)
         self._sweeper: asyncio.TimerHandle | None = None
         self._bell: asyncio.TimerHandle | None = None  # one for all connections: a timer for each would be half a KiB
@@ -529,35 +538,6 @@ class Upstream:
                 return connection
             connection.abort()
         return None
-
-    def known(self, data: bytes) -> ResponseHead | None:
-        """The head of an answer that ``data`` is whole; None where such a head was not parsed before."""
-        if self._last is not None:
-            around, head = self._last
-            length = around.length(data)
-            if length >= 0:
-                return head.with_length(length) if len(data) == around.body_at + length else None
-        found = cut_out(data)
-        if found is None:
-            return None
-        key, request_id, length, body_at = found
-        known = self._heads.get(key)
-        if known is None or len(data) != body_at + length:
-            return None
-        if not request_id:
-            self._last = Around(data, key, length, body_at), known
-        return known.with_length(length)
-
-    def learn(self, data: bytes, head: ResponseHead) -> None:
-        """Know ``head`` again, which the parser found in ``data``, an answer that is here whole and kept alive."""
-        found = cut_out(data)
-        if found is None or found[2] != head.length or len(data) != found[3] + found[2] or head.chunked:
-            return
-        if head.status < _FIRST_FINAL_STATUS or head.status in BODYLESS or not _plain(data, found[3], head):
-            return
-        if len(self._heads) >= _KNOWN:
-            self._heads.clear()
-        self._heads[found[0]] = head
 
     async def connect(self) -> Connection:
         """Open a fresh connection.

@@ -22,7 +22,7 @@ class Choice:
 
     def pick(self, request: Ticket | None = None, lane: int = 0, now: float = 0.0) -> Books | Hold:
         spot = self.balancer.pick(self.pool.books, request or ticket(), lane, now)
-        return spot if isinstance(spot, Hold) else spot[0]
+        return spot if isinstance(spot, Hold) else spot.books
 
     def go(self, request: Ticket | None = None, lane: int = 0, now: float = 0.0) -> str:
         request = request or ticket()
@@ -70,7 +70,7 @@ def test_it_says_whether_places_are_left() -> None:
     for _ in range(3):
         spot = choice.balancer.pick(choice.pool.books, ticket(), 0, 0.0)
         assert not isinstance(spot, Hold)
-        left.append(spot[1])
+        left.append(spot.more)
         choice.go()
     assert left == [True, True, False]
 

@@ -121,7 +121,7 @@ async def test_a_worker_is_told_whatever_was_said_while_it_connected(path: Path)
     brain = Brain(path, fixed(2))
     brain.desks = Hasty(path, brain.gate, brain.estimator, [brain], brain.setup, brain.view, brain.keys)
     async with opened(brain), worker(path) as gate:
-        assert await permit(gate)
+        assert (await permit(gate)).backend
 
 
 async def test_two_workers_share_one_limit_and_one_queue(path: Path) -> None:
@@ -396,7 +396,7 @@ async def test_a_worker_goes_on_looking_for_the_brain_whatever_happens(
 
     monkeypatch.setattr("gateway.brain.remote.reach", fails)
     async with opened(Brain(path, fixed(1))), worker(path) as gate:
-        assert await permit(gate)
+        assert (await permit(gate)).backend
     assert caplog.text.count("looking for the brain failed") == 1
     assert "a fault that nobody thought of" in caplog.text
     assert "nobody is there" not in caplog.text

@@ -8,7 +8,6 @@ import logging
 import os
 import socket
 import sys
-from typing import Literal
 
 import pytest
 
@@ -145,21 +144,6 @@ async def test_what_waits_when_the_drain_begins_is_served(backend: StartBackend)
         await asyncio.wait_for(drained, GUARD)
 
 
-class LastMoment(asyncio.Event):
-    """Lets ``late`` connect in the very turn of the loop in which the drain learns that nothing runs any more."""
-
-    def __init__(self, late: socket.socket) -> None:
-        super().__init__()
-        self.late = late
-        self.address: tuple[str, int]
-
-    async def wait(self) -> Literal[True]:
-        await super().wait()
-        with contextlib.suppress(BlockingIOError):
-            self.late.connect(self.address)  # the kernel answers for the listener, at once
-        return True
-
-
 async def test_C05_who_connects_as_the_last_stream_ends_is_answered(
     backend: StartBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,9 +153,16 @@ async def test_C05_who_connects_as_the_last_stream_ends_is_answered(
     late = socket.socket()
     late.setblocking(False)
     async with open_house(engine, drain_grace=GUARD) as house:
-        idle = house.front._handler.idle = LastMoment(late)
         host, port = house.gateway.url.removeprefix("http://").split(":")
-        idle.address = host, int(port)
+        handler, idle = house.front._handler, house.front._handler.idle
+
+        async def last_moment() -> None:
+            """Connect in the very turn of the loop in which the drain learns that nothing runs any more."""
+            await idle()
+            with contextlib.suppress(BlockingIOError):
+                late.connect((host, int(port)))  # the kernel answers for the listener, at once
+
+        monkeypatch.setattr(handler, "idle", last_moment)
         ((running, _),) = await begin(house, 1)
         drained = asyncio.create_task(house.gateway.drain())
         await asyncio.sleep(0)
@@ -186,7 +177,7 @@ async def test_C05_who_connects_as_the_last_stream_ends_is_answered(
         assert (await running.rest()).endswith(b"0\r\n\r\n")
         await asyncio.wait_for(drained, GUARD)
         with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection(*idle.address)
+            await asyncio.open_connection(host, int(port))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a filter of Linux")

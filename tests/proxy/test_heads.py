@@ -14,11 +14,13 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.proxy.heads import LONGEST, Head, Heads
+from gateway.proxy.heads import Head, Heads
+from gateway.proxy.http import ResponseHead
+from gateway.proxy.known import LONGEST
 from gateway.proxy.listener import ClientConnection, _Parsed
-from gateway.proxy.upstream import Connection
+from gateway.proxy.upstream import Answers, Connection
 from tests.fuzz.effort import EFFORT
-from tests.proxy.helpers import CHAT, Message, Peer, RawClient, ScriptedBackend, always, open_house, reply, request
+from tests.proxy.helpers import CHAT, Message, Peer, RawClient, StartBackend, always, open_house, reply, request
 
 NAMED = request(body=CHAT, headers=[("X-Request-Id", "one"), ("Authorization", "Bearer k"), ("Accept", "*/*")])
 NAMELESS = request(body=CHAT, headers=[("Accept", "*/*")])
@@ -178,7 +180,7 @@ def test_what_is_known_is_what_the_parser_says(data: bytes, start: int, end: int
 KNOWN = learned(NAMED, NAMELESS)
 
 
-async def test_a_head_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_is_parsed_once(backend: StartBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     parses: list[bytes] = []
     parse = ClientConnection._parse
 
@@ -187,7 +189,7 @@ async def test_a_head_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
         parse(self, data)
 
     monkeypatch.setattr(ClientConnection, "_parse", counted)
-    engine = await ScriptedBackend(always(reply())).start()
+    engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await RawClient.connect(house.gateway.url)
         for number in range(4):
@@ -199,11 +201,10 @@ async def test_a_head_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
             assert house.records.all[-1].bytes_in == len(body)
         assert len([data for data in parses if data]) == 1
         client.close()
-    await engine.stop()
 
 
-async def test_a_body_that_comes_apart_from_a_known_head() -> None:
-    engine = await ScriptedBackend(always(reply())).start()
+async def test_a_body_that_comes_apart_from_a_known_head(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await RawClient.connect(house.gateway.url)
         data = request(body=CHAT)
@@ -216,11 +217,10 @@ async def test_a_body_that_comes_apart_from_a_known_head() -> None:
             assert (await client.answer()).status == 200
             assert engine.requests[-1].body == CHAT
         client.close()
-    await engine.stop()
 
 
-async def test_a_known_head_whose_body_is_late_and_what_follows_it() -> None:
-    engine = await ScriptedBackend(always(reply())).start()
+async def test_a_known_head_whose_body_is_late_and_what_follows_it(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await RawClient.connect(house.gateway.url)
         data = request(body=CHAT)
@@ -233,11 +233,10 @@ async def test_a_known_head_whose_body_is_late_and_what_follows_it() -> None:
         assert (await client.answer()).status == 200
         assert [message.body for message in engine.requests] == [CHAT] * 4
         client.close()
-    await engine.stop()
 
 
-async def test_a_connection_from_before_a_reload_teaches_those_after_it_nothing() -> None:
-    engine = await ScriptedBackend(always(reply())).start()
+async def test_a_connection_from_before_a_reload_teaches_those_after_it_nothing(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
     async with open_house(engine) as house:
         data = request(body=CHAT, headers=[("X-Long", "x" * 2000)])
         early = await RawClient.connect(house.gateway.url)
@@ -248,11 +247,10 @@ async def test_a_connection_from_before_a_reload_teaches_those_after_it_nothing(
         assert (await late.ask(data)).status in {400, 431}
         early.close()
         late.close()
-    await engine.stop()
 
 
-async def test_a_known_head_whose_client_leaves_before_its_body() -> None:
-    engine = await ScriptedBackend(always(reply())).start()
+async def test_a_known_head_whose_client_leaves_before_its_body(backend: StartBackend) -> None:
+    engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await RawClient.connect(house.gateway.url)
         data = request(body=CHAT)
@@ -262,13 +260,26 @@ async def test_a_known_head_whose_client_leaves_before_its_body() -> None:
         await asyncio.sleep(0.1)
         assert (await house.ask(data)).status == 200
         assert len(engine.requests) == 2
-    await engine.stop()
 
 
 # -- the other side: answers whose heads are known ----------------------------------------------------------------
 
 
+def test_an_answers_head_that_comes_again_outlives_those_of_a_second() -> None:
+    answers = Answers(64)
+    for second in range(200):
+        for date in ("always", f"second {second}"):
+            data = reply(b"{}", headers=[("Date", date)])
+            headers = [(b"Date", date.encode()), (b"Content-Length", b"2")]
+            answers.learn(data, ResponseHead(200, b"OK", headers, length=2))
+        assert answers.take(reply(b'{"a":1}', headers=[("Date", "always")])) is not None
+    assert answers.take(reply(b"{}", headers=[("Date", "second 0")])) is None
+    assert answers.take(reply(b"{}", headers=[("Date", "second 199")])) is not None
+    assert answers.take(reply(b"{}", headers=[("Date", "second 199")]) + b"more") is None
+
+
 async def test_an_answers_head_is_parsed_once_and_passed_on_with_its_own_length(
+    backend: StartBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parses: list[bytes] = []
@@ -285,7 +296,7 @@ async def test_an_answers_head_is_parsed_once_and_passed_on_with_its_own_length(
         body = next(bodies)
         await peer.send(reply(body, headers=[("Content-Type", "application/json"), ("X-Request-Id", f"e{len(body)}")]))
 
-    engine = await ScriptedBackend(script).start()
+    engine = await backend(script)
     async with open_house(engine) as house:
         house.front._upstreams["a"]._keeps = {False: True}
         client = await RawClient.connect(house.gateway.url)
@@ -301,7 +312,6 @@ async def test_an_answers_head_is_parsed_once_and_passed_on_with_its_own_length(
         answers_parsed = [data for data in parses if data.startswith(b"HTTP/1.1 200")]
         assert len([data for data in answers_parsed if b"X-Request-Id" in data]) == 1
         client.close()
-    await engine.stop()
 
 
 @pytest.mark.parametrize(
@@ -316,13 +326,13 @@ async def test_an_answers_head_is_parsed_once_and_passed_on_with_its_own_length(
     ],
     ids=["more than asked for", "another status", "to be closed", "in chunks"],
 )
-async def test_an_answer_that_differs_is_parsed(second: bytes) -> None:
+async def test_an_answer_that_differs_is_parsed(backend: StartBackend, second: bytes) -> None:
     said = iter([reply(b"{}"), second])
 
     async def script(peer: Peer, _message: Message) -> None:
         await peer.send(next(said, reply(b"{}")))
 
-    engine = await ScriptedBackend(script).start()
+    engine = await backend(script)
     async with open_house(engine) as house:
         house.front._upstreams["a"]._keeps = {False: True, True: True}
         client = await RawClient.connect(house.gateway.url)
@@ -333,21 +343,19 @@ async def test_an_answer_that_differs_is_parsed(second: bytes) -> None:
         again = await client.ask(request("POST", target, CHAT))
         assert (again.status, again.body) == (200, b"{}")
         client.close()
-    await engine.stop()
 
 
-async def test_an_answer_that_comes_in_pieces_behind_a_known_head() -> None:
+async def test_an_answer_that_comes_in_pieces_behind_a_known_head(backend: StartBackend) -> None:
     async def script(peer: Peer, _message: Message) -> None:
         data = reply(b'{"some":"answer"}')
         for piece in (data[:10], data[10:-5], data[-5:]) if len(engine.requests) > 1 else (data,):
             await peer.send(piece)
             await asyncio.sleep(0.005)
 
-    engine = await ScriptedBackend(script).start()
+    engine = await backend(script)
     async with open_house(engine) as house:
         house.front._upstreams["a"]._keeps = {False: True}
         client = await RawClient.connect(house.gateway.url)
         for _ in range(3):
             assert (await client.ask(request("POST", "/v1/embeddings", CHAT))).body == b'{"some":"answer"}'
         client.close()
-    await engine.stop()

@@ -87,7 +87,7 @@ class Observed(Gateway):
 
     def _start(self, attempt: Attempt, permit: Permit) -> None:
         line = self._records[attempt].timeline
-        super()._start(attempt, permit._replace(progress=cast("Progress", _Both(permit.progress, line))))
+        super()._start(attempt, replace(permit, progress=cast("Progress", _Both(permit.progress, line))))
 
     def leave(self, attempt: Attempt) -> None:
         waits = attempt in self._tickets
