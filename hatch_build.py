@@ -21,7 +21,7 @@ _ROOMS = {
     "session shedder spot tokens window",
     "brain": "codec desk remote wire words",
     "dialects": "openai registry reply request sse usage",
-    "proxy": "bodies config fit gate handler heads http inbound keys known load relay trust turns upstream",
+    "proxy": "bodies client config fit gate handler heads http inbound keys known load relay trust turns upstream",
     "telemetry": "access_log clients curve entry history ladder metrics record_file rows series sink wear window",
 }
 HOT = ("gateway/model.py", *(f"gateway/{room}/{name}.py" for room, names in _ROOMS.items() for name in names.split()))

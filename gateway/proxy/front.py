@@ -12,6 +12,7 @@ from gateway.admission.estimator import Estimator
 from gateway.dialects.base import EngineDialect
 from gateway.dialects.registry import standard
 from gateway.model import Backend, Observer
+from gateway.proxy.client import ClientServer
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.deafen import deafen
 from gateway.proxy.descriptors import raise_limit
@@ -19,7 +20,7 @@ from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Admission
 from gateway.proxy.handler import Handler
 from gateway.proxy.keys import KeyBook, Keys
-from gateway.proxy.listener import ClientServer
+from gateway.proxy.listener import ClientParsers
 from gateway.proxy.tls import ServerTls, server_context
 from gateway.proxy.upstream import Upstream, reconfigure
 
@@ -76,7 +77,7 @@ class Front:
         """
         raise_limit()
         config = self._config
-        self._clients = ClientServer(self._handler, config)
+        self._clients = ClientServer(self._handler, config, ClientParsers(self._handler))
         self._listener = await asyncio.get_running_loop().create_server(
             self._clients,
             config.host,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote
 
 from gateway.admission.estimator import Estimator
@@ -29,6 +29,7 @@ from gateway.dialects.usage import ask_for_usage
 from gateway.model import Access, Observer, Outcome, Permit, Reason, Rejection, Shape, Ticket, WorkEstimate
 from gateway.proxy.bodies import BodyMemory
 from gateway.proxy.catalog import MODELS, Catalog
+from gateway.proxy.client import CLOSE, CUT, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.fit import Fit
 from gateway.proxy.gate import Admission, Charged, Entered
@@ -36,12 +37,14 @@ from gateway.proxy.heads import Head, Request
 from gateway.proxy.http import come_back, passed_on, rate_headers, refusal, request_head
 from gateway.proxy.inbound import Call, Refused, too_large
 from gateway.proxy.keys import KeyBook, unknown_key
-from gateway.proxy.listener import CLOSE, CUT, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.load import HEADER as LOAD_HEADER
 from gateway.proxy.relay import BUSY, FAILURES, End, Relay, Wire
 from gateway.proxy.trust import Trust
 from gateway.proxy.turns import Turns
 from gateway.proxy.upstream import Connection, Upstream
+
+if TYPE_CHECKING:
+    from gateway.proxy.listener import Parsing
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +111,7 @@ class Handler:
 
     async def __call__(self, request: Request) -> Written:
         """Serve one request; returns when its answer is written."""
-        connection, content = cast("ClientConnection", request.protocol), request.content
+        connection, content = cast("Parsing", request.protocol).client, request.content
         call = Call(
             Head(request),
             connection,

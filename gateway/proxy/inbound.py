@@ -22,10 +22,10 @@ from gateway.dialects.base import Dialect
 from gateway.dialects.request import name_of
 from gateway.model import Access, Outcome, Priority, Record, Route, Shape, Timeline
 from gateway.proxy.bodies import BodyMemory, Lease
+from gateway.proxy.client import CLOSE, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.config import ProxyConfig
 from gateway.proxy.heads import Head, clean
 from gateway.proxy.http import CORS, Rates, come_back, listed, own_reply
-from gateway.proxy.listener import CLOSE, KEEP_ALIVE, ClientConnection, Written
 from gateway.proxy.relay import Relay
 
 _SAMPLE: Final = 32 * 1024  # of a larger body, the fingerprint takes so much of either end
@@ -113,7 +113,7 @@ class Call:
     @property
     def peer(self) -> str:
         """The client's address."""
-        return self.connection.peer or ""
+        return self.connection.peer
 
     def client(self, config: ProxyConfig) -> str:
         """Who it is for fairness: the key's holder; else the configured header, a hash of the key, the address."""

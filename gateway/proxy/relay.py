@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from enum import Enum, unique
 from functools import partial
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gateway.dialects.base import Dialect, Fault, ResponseReader
 from gateway.dialects.realtime import SessionListener
@@ -29,6 +29,9 @@ from gateway.proxy.config import ProxyConfig
 from gateway.proxy.http import ClientTerms, Framing, Rates, ResponseHead, chunk, framing, response_head, switching_head
 from gateway.proxy.tls import TurnedAway
 from gateway.proxy.upstream import Connection, Upstream
+
+if TYPE_CHECKING:
+    from gateway.proxy.client import ClientConnection
 
 _log = logging.getLogger(__name__)
 
@@ -79,26 +82,6 @@ class Wire:
     rates: Rates = ()  # what is left of the client's key, and how full the gateway is
 
 
-class ClientSide(Protocol):
-    """What the relay needs of the client's connection."""
-
-    relay: Relay | None
-
-    @property
-    def transport(self) -> asyncio.Transport | None:
-        """None once the client is gone."""
-
-    @property
-    def writing_paused(self) -> bool:
-        """The client takes no more for now."""
-
-    def streams(self) -> None:
-        """The answer has begun and will be a while: what is left of the request is not asked for again."""
-
-    def upgraded(self, relay: Relay) -> None:
-        """All bytes of the client go to ``relay.feed_data`` from now on."""
-
-
 class Relay:
     """One exchange. Afterwards ``status`` is what the client got (0: nothing yet), ``fault`` and ``usage`` are read."""
 
@@ -112,7 +95,7 @@ class Relay:
 
     def __init__(
         self,
-        client: ClientSide,
+        client: ClientConnection,
         wire: Wire,
         timeline: Timeline,
         config: ProxyConfig,

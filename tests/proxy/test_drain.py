@@ -13,8 +13,8 @@ import pytest
 
 from gateway.model import Outcome, Reason
 from gateway.proxy import descriptors, front
+from gateway.proxy.client import ClientConnection
 from gateway.proxy.deafen import deafen
-from gateway.proxy.listener import ClientConnection
 from tests.proxy.helpers import (
     CHAT,
     CHAT_STREAM,
@@ -214,9 +214,11 @@ def test_where_the_kernel_takes_no_filter_all_is_as_it_was() -> None:
     os.close(writes)
 
 
+@pytest.mark.parametrize("apart", [False, True])
 async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(
-    backend: StartBackend, monkeypatch: pytest.MonkeyPatch
+    backend: StartBackend, monkeypatch: pytest.MonkeyPatch, apart: bool
 ) -> None:
+    """Nor one that a task of aiohttp's has served (``apart``), which ends with its connection."""
     made = ClientConnection.connection_made
 
     def small(self: ClientConnection, transport: asyncio.BaseTransport) -> None:
@@ -228,13 +230,19 @@ async def test_a_finished_answer_that_is_still_being_taken_is_not_cut(
     engine = await backend(always(reply(b"x" * size)))
     async with open_house(engine) as house:
         client = await house.client(receive_buffer=2**12)
-        await client.send(request(body=CHAT))
+        sent = request(body=CHAT, headers=[("Connection", "close")] if apart else [])
+        await client.send(sent[:-1])
+        if apart:
+            await wait_until(lambda: house.gateway.in_flight == 1)
+        await client.send(sent[-1:])
         await house.records.count(1)
         (connection,) = house.front._clients.connections  # type: ignore[union-attr]
-        assert connection.transport is not None
-        assert connection.transport.get_write_buffer_size() > 0
+        transport = connection.transport
+        assert transport is not None
+        assert transport.get_write_buffer_size() > 0
         drained = asyncio.create_task(house.gateway.drain())
-        await wait_until(connection.transport.is_closing)
+        await wait_until(transport.is_closing)
+        await asyncio.sleep(0.3 if apart else 0.0)  # until what is left would be cut, if it were
         assert len((await client.answer()).body) == size
         await asyncio.wait_for(drained, GUARD)
 

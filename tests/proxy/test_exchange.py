@@ -10,9 +10,9 @@ import pytest
 
 from gateway.admission.quota import Account, KeyTerms
 from gateway.model import Outcome, WorkEstimate
+from gateway.proxy.client import ClientConnection
 from gateway.proxy.gate import Charged, Gate
 from gateway.proxy.keys import Keys
-from gateway.proxy.listener import ClientConnection
 from gateway.proxy.relay import Relay
 from tests.proxy.helpers import (
     CHAT,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gateway.proxy.heads import Head, Heads
 from gateway.proxy.http import ResponseHead
 from gateway.proxy.known import LONGEST
-from gateway.proxy.listener import ClientConnection, _Parsed
+from gateway.proxy.listener import Parsed, Parsing
 from gateway.proxy.upstream import Answers, Connection
 from tests.fuzz.effort import EFFORT
 from tests.proxy.helpers import CHAT, Message, Peer, RawClient, StartBackend, always, open_house, reply, request
@@ -43,7 +43,7 @@ def learned(*requests: bytes) -> Heads:
     heads = Heads()
     for data in requests:
         ((message, body),) = parsed(data)
-        heads.learn(data, Head(_Parsed(message)), len(body))
+        heads.learn(data, Head(Parsed(message)), len(body))
     return heads
 
 
@@ -102,14 +102,14 @@ def test_whatever_else_differs_is_for_the_parser(other: bytes) -> None:
 def test_heads_that_are_not_remembered(data: bytes) -> None:
     heads = Heads()
     message, body = parsed(data)[0]
-    heads.learn(data, Head(_Parsed(message)), len(body))
+    heads.learn(data, Head(Parsed(message)), len(body))
     assert heads.find(data) is None
 
 
 def test_a_length_that_is_not_the_parsers_teaches_nothing() -> None:
     ((message, body),) = parsed(NAMED)
     heads = Heads()
-    heads.learn(NAMED, Head(_Parsed(message)), len(body) + 1)
+    heads.learn(NAMED, Head(Parsed(message)), len(body) + 1)
     assert heads.find(NAMED) is None
 
 
@@ -117,7 +117,7 @@ def test_where_ids_mean_more_than_ids_none_may_differ() -> None:
     heads = Heads(ids=False)
     for data in (NAMED, NAMELESS):
         ((message, body),) = parsed(data)
-        heads.learn(data, Head(_Parsed(message)), len(body))
+        heads.learn(data, Head(Parsed(message)), len(body))
     assert heads.find(NAMED) is None
     assert heads.find(NAMELESS) is not None
 
@@ -138,7 +138,7 @@ def test_one_that_comes_again_outlives_those_that_do_not() -> None:
     heads = Heads()
     for data in [NAMED, *numbered(0, 2000)]:
         ((message, body),) = parsed(data)
-        heads.learn(data, Head(_Parsed(message)), len(body))
+        heads.learn(data, Head(Parsed(message)), len(body))
         assert heads.find(NAMED) is not None
 
 
@@ -182,13 +182,13 @@ KNOWN = learned(NAMED, NAMELESS)
 
 async def test_a_head_is_parsed_once(backend: StartBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     parses: list[bytes] = []
-    parse = ClientConnection._parse
+    parse = Parsing.data_received
 
-    def counted(self: ClientConnection, data: bytes) -> None:
+    def counted(self: Parsing, data: bytes) -> None:
         parses.append(data)
         parse(self, data)
 
-    monkeypatch.setattr(ClientConnection, "_parse", counted)
+    monkeypatch.setattr(Parsing, "data_received", counted)
     engine = await backend(always(reply()))
     async with open_house(engine) as house:
         client = await RawClient.connect(house.gateway.url)
@@ -200,6 +200,8 @@ async def test_a_head_is_parsed_once(backend: StartBackend, monkeypatch: pytest.
             assert engine.requests[-1].get("Content-Length") == str(len(body))
             assert house.records.all[-1].bytes_in == len(body)
         assert len([data for data in parses if data]) == 1
+        (connection,) = house.front._clients.connections  # type: ignore[union-attr]
+        assert connection._parser is None, "what comes needs none"
         client.close()
 
 

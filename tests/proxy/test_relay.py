@@ -11,7 +11,7 @@ import random
 import pytest
 
 from gateway.model import Backend, Outcome
-from gateway.proxy.listener import ClientConnection
+from gateway.proxy.client import ClientConnection
 from gateway.proxy.relay import Wire
 from tests.proxy.helpers import (
     CHAT,
