@@ -81,7 +81,7 @@ class Call:
         self.target = head.target
         self.headers = head.raw_headers
         self.terms = head.terms
-        self.id = request_id or f"{random.getrandbits(128):032x}"  # told apart, not kept secret
+        self.id = request_id or random.getrandbits(128).to_bytes(16).hex()  # told apart, not kept secret
         self._cors = cors and head.foreign
         self._content = content
         self._body = body

@@ -528,15 +528,19 @@ class Upstream:
         connection is reused only where such ones are known to stay open.
         """
         now = time.monotonic()
-        for connection in reversed(tuple(self._idle)):
-            age = now - connection.idle_since
-            if age < self._proof and not self._keeps.get(connection.chunked):
-                continue
+        while (connection := self._proven(now)) is not None:
             del self._idle[connection]
-            if age < self._config.upstream_keepalive and not connection.readable():
+            if now - connection.idle_since < self._config.upstream_keepalive and not connection.readable():
                 self._keeps[connection.chunked] = connection.reused = True
                 return connection
             connection.abort()
+        return None
+
+    def _proven(self, now: float) -> Connection | None:
+        """The idle connection used last of those that are known to stay open."""
+        for connection in reversed(self._idle):
+            if now - connection.idle_since >= self._proof or self._keeps.get(connection.chunked):
+                return connection
         return None
 
     async def connect(self) -> Connection:
