@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from gateway.admission.backlog import Backlog, Group
 from gateway.admission.balancer import Balancer, Scene
-from gateway.admission.config import AdmissionConfig
+from gateway.admission.config import AdmissionConfig, Affinity
 from gateway.admission.estimator import Estimator
 from gateway.admission.memory import Memory
 from gateway.admission.pool import Books, Pool
@@ -63,6 +63,7 @@ class AdmissionController:
         self._pool = Pool(backends, config)
         self._backlog = Backlog(self._pool.sets, config.queue)
         self._balancer = self._balancer_of(config)
+        self._drawn = config.balance.affinity is not Affinity.NONE  # what was sent where may matter
         self._shedder = Shedder(config, uniform)
         self._permits = 0  # granted so far
         self._sample_at: float | None = None  # None while nothing runs or waits
@@ -445,7 +446,7 @@ class AdmissionController:
         self._permits += 1
         books = spot.books
         running = self._running(ticket, lane, books, now)
-        if ticket.shape.blocks or (ticket.session and len(group.books) > 1):
+        if self._drawn and (ticket.shape.blocks or (ticket.session and len(group.books) > 1)):
             books.note_prompt(running, spot.matched)
         self._pool.enter(books, running, now)
         if lane < len(self._config.queue.lanes) - 1:

@@ -170,7 +170,8 @@ class Books:
         """A prompt was sent here, of which ``matched`` leading blocks are thought to be cached."""
         ticket = running.ticket
         running.cached = matched * tokens_per_block(ticket) if matched else 0.0
-        self._caches.note(self.cache, ticket.shape.blocks)
+        if ticket.shape.blocks:
+            self._caches.note(self.cache, ticket.shape.blocks)
         if ticket.session:
             self._caches.settle(ticket.session, self.cache)
 

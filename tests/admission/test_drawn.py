@@ -78,6 +78,14 @@ def test_without_affinity_it_goes_to_the_emptiest() -> None:
     assert [served(world, prompt("x")).backend for _ in range(4)] == ["a", "b", "a", "b"]
 
 
+@pytest.mark.parametrize(("affinity", "known"), [(Affinity.PREFIX, BLOCKS), (Affinity.NONE, 0)])
+def test_what_nobody_asks_for_is_not_remembered(affinity: Affinity, known: int) -> None:
+    world = driver(fixed(8, "a"), fixed(8, "b"), settings=drawn(affinity))
+    served(world, prompt("x", session="s"))
+    books, caches = world.admission._pool.books[0], world.admission._pool.caches
+    assert (len(books.cache.blocks), bool(caches.home("s"))) == (known, known > 0)
+
+
 def test_what_everybody_has_draws_nobody() -> None:
     world = driver(fixed(8, "a"), fixed(8, "b"))
     for name in "ab":
