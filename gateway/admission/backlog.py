@@ -22,11 +22,22 @@ class Group:
     def __init__(self, books: tuple[Books, ...], config: QueueConfig) -> None:
         self.books = books
         self.queue = PriorityQueue(config)
+        self.overdue = PriorityQueue(config)  # who has waited for too long, and gets what nobody else can take
+        self.spare_at = -inf  # when a backend was last far from full
         self.flow = Flow(len(config.lanes), config.floor)
         self.served = 0.0  # cost, for turns between queues that share a backend
         self.arrivals = 0  # since the last tick
         self.full = 0  # of those, the ones that found every backend full
         self.shut: Hold | None = None  # why nobody found a place, while none can have come free since
+
+    @property
+    def depth(self) -> int:
+        """How many wait, in time or not."""
+        return self.queue.depth + self.overdue.depth
+
+    def line(self, entry: Entry) -> PriorityQueue:
+        """Where a request waits."""
+        return self.overdue if entry.overdue else self.queue
 
     @property
     def capacity(self) -> float:
@@ -46,6 +57,11 @@ class Group:
                 books.note_critical(now)
             if books.window.inflight >= (books.cap if critical else books.cap_common):
                 books.window.full += 1
+
+    def note_spare(self, now: float) -> None:
+        """See whether a backend is far from full."""
+        if any(books.spare for books in self.books):
+            self.spare_at = now
 
     def report_arrivals(self) -> None:
         """Tell the backends' windows."""
@@ -75,6 +91,11 @@ class Backlog:
         return ticket_id in self._entries
 
     @property
+    def lines(self) -> Sequence[PriorityQueue]:
+        """All in which somebody may wait."""
+        return [line for group in self.queued for line in (group.queue, group.overdue)]
+
+    @property
     def groups(self) -> Sequence[Group]:
         """All queues."""
         return [*self._groups.values(), *self._passing.values()]
@@ -88,7 +109,7 @@ class Backlog:
         """Have a queue for each of these sets; one of a set that is no more goes when nobody waits in it."""
         known = self._groups | self._passing
         self._groups = {key: known.get(key) or Group(key, self._config) for key in sets}
-        self._passing = {key: group for key, group in known.items() if key not in self._groups and group.queue.depth}
+        self._passing = {key: group for key, group in known.items() if key not in self._groups and group.depth}
 
     def add(self, entry: Entry, group: Group) -> None:
         """Let a request wait."""
@@ -99,7 +120,7 @@ class Backlog:
             self.queued[group] = None
             if group.books not in self._groups:
                 self._passing[group.books] = group
-        group.queue.push(entry)
+        group.line(entry).push(entry)
         if entry.ticket.priority is Priority.CRITICAL:
             group.shut = None  # there may be a place that only it can take
         self._entries[entry.ticket.id] = (entry, group)
@@ -109,7 +130,7 @@ class Backlog:
     def remove(self, ticket_id: int) -> tuple[Entry, Group]:
         """Take a request out wherever it stands."""
         entry, group = self._entries[ticket_id]
-        group.queue.remove(entry)
+        group.line(entry).remove(entry)
         group.shut = None
         self.left(entry)
         return entry, group
@@ -119,7 +140,7 @@ class Backlog:
         _, group = self._entries.pop(entry.ticket.id)
         self.size -= entry.size
         self._deadlines.discard(entry.date, entry.ticket.id)
-        if not group.queue.depth:
+        if not group.depth:
             group.shut = None
             del self.queued[group]
             if self._passing:
@@ -134,6 +155,7 @@ class Backlog:
         self._config = config
         for group in self.groups:
             group.queue.retune(config)
+            group.overdue.retune(config)
 
     def reopen(self) -> None:
         """A place may have come free anywhere."""
@@ -152,6 +174,15 @@ class Backlog:
         if len(hopeful) > 1:
             hopeful.sort(key=lambda group: (not group.queue.critical, group.served))
         return hopeful
+
+    def pass_over(self, entry: Entry, group: Group, until: float) -> None:
+        """Let a request stay that has waited for too long, for a place that nobody in time can take."""
+        if not entry.overdue:
+            group.queue.remove(entry)
+            entry.overdue = True
+            group.overdue.push(entry)
+            group.shut = None
+        self.postpone(entry, until)
 
     def postpone(self, entry: Entry, deadline: float) -> None:
         """Move a deadline."""

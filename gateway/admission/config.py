@@ -41,6 +41,7 @@ class LaneConfig:
     weight: float
     ttft_objective: float | None = None  # seconds
     max_wait: float = 1.0  # seconds a request may wait in the queue; half the objective where one is set
+    lingers: bool = True  # nobody set the wait: without an objective it may be longer while a backend is far from full
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,7 @@ class AdmissionController:
             group.report_arrivals()
         self._pool.tick(now)
         for group in self._backlog.groups:
+            group.note_spare(now)
             group.flow.refresh(group.capacity, self._config.shed.overload_ratio, now)
         self._sample_at = now + TICK
 
@@ -317,13 +318,11 @@ class AdmissionController:
         )
 
     def _priority_state(self, priority: Priority) -> PriorityState:
-        return PriorityState(
-            priority.label, sum(group.queue.priorities[priority].depth for group in self._backlog.queued)
-        )
+        return PriorityState(priority.label, sum(line.priorities[priority].depth for line in self._backlog.lines))
 
     def _lane_state(self, index: int, now: float) -> LaneState:
         config = self._config.queue.lanes[index]
-        queues = [queue for group in self._backlog.queued for queue in group.queue.priorities]
+        queues = [queue for line in self._backlog.lines for queue in line.priorities]
         lanes = [queue.lanes[index] for queue in queues]
         oldest = self._backlog.oldest(index)
         return LaneState(
@@ -360,8 +359,8 @@ class AdmissionController:
         return self._wait(ticket, group, lane, first, now)
 
     def _place(self, ticket: Ticket, group: Group, lane: int, now: float) -> Spot | None:
-        """Where the request can go at once; nowhere while others wait."""
-        if self._backlog.queued:
+        """Where the request can go at once; nowhere while others wait, but for those who are overdue."""
+        if any(other.queue.depth for other in self._backlog.queued):
             return None
         sound = self._pool.sound(group.books, now)
         spot = self._balancer.pick(sound, ticket, lane, now, Scene(sound) if len(sound) > 1 else None)
@@ -407,6 +406,8 @@ class AdmissionController:
             if now < entry.limit and any(self._balancer.reading(books, now) for books in group.books):
                 again = max(TICK, self._config.queue.lanes[entry.lane].max_wait)
                 self._backlog.postpone(entry, min(entry.limit, now + again))
+            elif now < (until := self._shedder.lingers(entry, group, self._backlog)):
+                self._backlog.pass_over(entry, group, until)
             else:
                 self._backlog.remove(entry.ticket.id)
                 verdicts.append(self._shedder.give_up(entry, group, now))
@@ -414,15 +415,19 @@ class AdmissionController:
 
     def _dispatch(self, now: float, verdicts: list[Verdict]) -> list[Verdict]:
         """Let requests go for as long as any queue finds a place; adds their permits to ``verdicts``."""
-        while groups := self._backlog.in_turn():
-            for group in groups:
-                permit = self._next(group, now)
-                if permit is not None:
-                    verdicts.append(permit)
-                    break
-            else:
-                break
+        while (groups := self._backlog.in_turn()) and (permit := self._first(groups, now)) is not None:
+            verdicts.append(permit)
         return verdicts
+
+    def _first(self, groups: Sequence[Group], now: float) -> Permit | None:
+        """Let one request go: one that is overdue only where no other can."""
+        for group in groups:
+            if (permit := self._next(group, now)) is not None:
+                return permit
+        for group in groups:
+            if group.overdue.depth and group.shut is None and (permit := self._late(group, now)) is not None:
+                return permit
+        return None
 
     def _next(self, group: Group, now: float) -> Permit | None:
         sound, pick = self._pool.sound(group.books, now), self._balancer.pick
@@ -437,7 +442,21 @@ class AdmissionController:
         if isinstance(found, Hold):
             group.shut = None if found is Hold.LANE else found
             return None
-        entry, spot = found
+        return self._let_go(group, *found, now)
+
+    def _late(self, group: Group, now: float) -> Permit | None:
+        """One that is overdue goes to a backend that is far from full."""
+        sound, pick = self._pool.sound(group.books, now), self._balancer.pick
+        spare = [books for books in sound if books.window.inflight < books.cap and books.spare]
+        if not spare:
+            return None
+        scene = Scene(sound, group.overdue.depth) if len(sound) > 1 else None
+        found = group.overdue.next(
+            lambda entry, keenly: pick(spare, entry.ticket, entry.lane, now, scene, entry, keenly=keenly)
+        )
+        return None if isinstance(found, Hold) else self._let_go(group, *found, now)
+
+    def _let_go(self, group: Group, entry: Entry, spot: Spot, now: float) -> Permit:
         group.shut = None if spot.more else Hold.FULL
         self._backlog.left(entry)
         return self._grant(entry.ticket, group, entry.lane, spot, now)

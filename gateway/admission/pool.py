@@ -31,6 +31,7 @@ CRITICAL_LAPSE: Final = 60.0  # seconds after the last critical request for whic
 DRAINED: Final = 4
 RAMP: Final = 10.0  # seconds until one that joined or came back is filled to its limit: it is cold
 REST_MOST: Final = 60.0  # seconds that an engine's own Retry-After is heeded, at most
+SPARE: Final = 0.4  # of its limit: with fewer in flight it has places that nobody who comes soon will miss
 MET: Final = 0.75  # of its limit: so many in flight say what it is worth
 MET_LAPSE: Final = 30.0  # seconds for which they do
 ALIKE: Final = 2.5  # times another's unloaded pace, at most: the two are engines of one kind
@@ -164,7 +165,19 @@ class Books:
 
     def measured(self, now: float) -> bool:
         """Whether its limit was found by being met, and lately."""
-        return now - self._met_at < MET_LAPSE and any(direction == "down" for direction, _ in self.limit.changes)
+        return now - self._met_at < MET_LAPSE and self._was_cut
+
+    @property
+    def _was_cut(self) -> bool:
+        return any(direction == "down" for direction, _ in self.limit.changes)
+
+    @property
+    def spare(self) -> bool:
+        """Whether it is far from full: many more could run, only that prompts are read one after the other.
+
+        A limit that still doubles does not say so, and before one that is set by hand nobody waits for prompts.
+        """
+        return self.pinned is None and self.window.inflight < SPARE * self.limit.value and self._was_cut
 
     def note_prompt(self, running: Running, matched: int) -> None:
         """A prompt was sent here, of which ``matched`` leading blocks are thought to be cached."""

@@ -85,6 +85,7 @@ class Entry:
     first: float | None  # when its client asked first, where it did before
     date: int = 0  # under which its deadline is entered
     passed: int = 0  # times that one behind it went first, which was drawn to the place that there was
+    overdue: bool = False  # it has waited for as long as one should: it goes when nobody else can
 
     @property
     def came(self) -> float:

@@ -23,6 +23,9 @@ JITTER: Final = 1.5
 START_SHARE: Final = 0.25  # of a TTFT objective, which the engine may take for the first token
 SERIAL_PATIENCE: Final = 120.0  # seconds that a long prompt may wait for the one that is being read, at most
 ROOM: Final[tuple[float, ...]] = (1.1, 1.0, 0.5)  # of the bounds on what may wait, by priority
+LINGER: Final = 30.0  # seconds that one waits at most where no objective is known and a backend is far from full
+SPARE_LAPSE: Final = 30.0  # seconds after which no backend will be so again before long
+LINGERING: Final = 0.5  # of the bounds on what may wait, above which nobody lingers: who comes in time needs the rest
 SERIAL_PACE: Final = 2_048.0  # and a second for so many tokens of its own; two where it waits for the other's end
 
 
@@ -106,6 +109,21 @@ class Shedder:
 
     def _spent(self, prospect: Prospect) -> bool:
         return prospect.first is not None and self._budget.exceeded
+
+    def lingers(self, entry: Entry, group: Group, backlog: Backlog) -> float:
+        """Until when one may stay that has waited for too long; a time gone by where it may not.
+
+        Clients wait for minutes, and an engine that idles must not refuse a burst that it can work off. It only gets a
+        place that nobody in time can take, on a backend that is far from full: in an overload there is none.
+        """
+        queue, lane = self._config.queue, self._config.queue.lanes[entry.lane]
+        if not lane.lingers or lane.ttft_objective is not None:
+            return entry.arrived
+        if len(backlog) > LINGERING * queue.max_requests or backlog.size > LINGERING * queue.max_bytes:
+            return entry.arrived
+        gone = entry.ticket.read_timeout
+        longest = LINGER if gone is None else min(LINGER, 0.5 * gone)  # it must be answered in what is left
+        return min(entry.arrived + longest, group.spare_at + SPARE_LAPSE)
 
     def turn_away(
         self, ticket: Ticket, group: Group, reason: Reason, prospect: Prospect, now: float, came: float | None = None

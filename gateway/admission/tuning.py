@@ -111,6 +111,7 @@ def _lane(lane: LaneConfig, path: str, change: object) -> LaneConfig:
         weight=_given(fields, path, "weight", _positive, lane.weight),
         ttft_objective=objective,
         max_wait=_given(fields, path, "max_wait_seconds", _positive, wait),
+        lingers=lane.lingers and "max_wait_seconds" not in fields,
     )
 
 

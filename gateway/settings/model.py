@@ -283,7 +283,7 @@ class _Queue(BaseModel):
     max_wait: LaneSeconds = Field(
         default={},
         description="How long a request may wait; a bare value is for all lanes. Unset: half of the lane's TTFT "
-        "objective, else 1 s in the first lane and 4 s in the others.",
+        "objective, else 1 s in the first lane and 4 s in the others, and up to 30 s while a backend is far from full.",
         examples=["500ms", "short=1,long=4"],
     )
     queue_max_requests: Annotated[Whole, Ge(0)] = Field(

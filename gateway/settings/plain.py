@@ -97,11 +97,12 @@ def _lane(settings: Settings, name: str, threshold: int | None, *, first: bool) 
     weight = settings.lane_weights.get(name, settings.lane_weights.get(bare))
     objective = settings.ttft_objective.get(name, settings.ttft_objective.get(bare))
     wait = settings.max_wait.get(name, settings.max_wait.get(""))
+    lingers = wait is None
     if wait is None:
         wait = objective / 2.0 if objective is not None else _FIRST_WAIT if first else _OTHER_WAIT
     if weight is None:
         weight = _FIRST_WEIGHT if first else _OTHER_WEIGHT
-    return LaneConfig(name, threshold, weight, objective, wait)
+    return LaneConfig(name, threshold, weight, objective, wait, lingers)
 
 
 def _limit(settings: Settings) -> LimitConfig:

@@ -369,7 +369,8 @@ QUEUE_OLDEST: Final = _gauge(
     "gateway_queue_oldest_wait_seconds",
     "class",
     meaning="How long the oldest waiting request has waited.",
-    action="At gateway_queue_max_wait_seconds: requests are about to be thrown out (queue_timeout).",
+    action="At gateway_queue_max_wait_seconds: requests are about to be thrown out (queue_timeout). Beyond it: a burst "
+    "waits for its prompts to be read by an engine that is far from full.",
 )
 QUEUE_MAX_WAIT: Final = _gauge(
     "gateway_queue_max_wait_seconds",

@@ -84,7 +84,7 @@ def test_objectives_weights_and_waits_by_lane() -> None:
     assert lanes(settings) == (
         LaneConfig("s", 10, 2.0, 1.0, 0.5),
         LaneConfig("m", 100, 5.0, None, 4.0),
-        LaneConfig("l", None, 1.0, 8.0, 2.0),
+        LaneConfig("l", None, 1.0, 8.0, 2.0, lingers=False),
     )
 
 
