@@ -85,6 +85,31 @@ def _hold(settings: Settings) -> socket.socket:
     return held
 
 
+async def _line(pipe: int) -> bytes:
+    """What is written to a pipe until a line or the pipe ends; it is closed then.
+
+    By hand, so that nobody else closes it: uvloop's transports close a file after its owner has, and where the number
+    is not another one's by then, libuv ends the process.
+    """
+    loop = asyncio.get_running_loop()
+    said, whole = bytearray(), asyncio.Event()
+
+    def hear() -> None:
+        data = os.read(pipe, 4096)
+        said.extend(data)
+        if not data or data.endswith(b"\n"):
+            loop.remove_reader(pipe)
+            whole.set()
+
+    loop.add_reader(pipe, hear)
+    try:
+        await whole.wait()
+    finally:
+        loop.remove_reader(pipe)
+        os.close(pipe)
+    return bytes(said)
+
+
 def _pass_on(crew: Crew, manager: ServiceManager) -> None:
     manager.reloading()
     crew.hang_up()
@@ -182,16 +207,13 @@ class Crew:
                 env=os.environ | self._more,
                 start_new_session=True,  # Ctrl-C is for this process, which passes it on
             )
+        except BaseException:
+            os.close(hears)
+            raise
         finally:
             os.close(tells)
         self._processes[name] = process
-        with os.fdopen(hears, "rb") as pipe:
-            reader = asyncio.StreamReader()
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reader), pipe
-            )
-            said = await reader.readline()
-            transport.close()
+        said = await _line(hears)
         if not said:
             raise StartError(f"the {name} process did not start (exit code {await process.wait()})")
         return json.loads(said)
@@ -207,6 +229,9 @@ class Crew:
             tries = 0 if time.monotonic() - since > _STEADY else tries + 1
             _log.error("the %s process ended (exit code %d): it is started again", name, code)
             await asyncio.sleep(_AGAIN[min(tries, len(_AGAIN)) - 1] if tries else 0.0)
-            with contextlib.suppress(StartError):
+            try:
                 await self._launch(name)
+            except (StartError, OSError) as error:  # no memory for another process, or no descriptors: there will be
+                _log.error("%s", error)
+            else:
                 _log.info("the %s process is back", name)
