@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.admission.config import AdmissionConfig, BreakerConfig, LimitConfig
+from gateway.admission.lag import Lag
 from gateway.admission.pool import Books, Pool
 from gateway.admission.session import Session
 from gateway.admission.window import Running, Streaming
@@ -117,6 +118,24 @@ def test_a_failing_probe_is_less_bad_than_an_open_breaker() -> None:
     own.note_health("a", Health.DOWN)
     fail(own, "b")
     assert names(own.sound(own.books, 1.0)) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "slow"), [("", ""), ("b", "b"), ("bc", "bc"), ("abc", ""), ("abcd", "")], ids=lambda text: text or "none"
+)
+def test_who_is_far_slower_than_before_is_slow_unless_most_are(
+    behind: str, slow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pool(*(adaptive(name) for name in "abcd"))
+    monkeypatch.setattr(Lag, "tick", lambda *_: None)
+    for name in behind:
+        own.by_name[name].lag.behind = True
+    own.tick(0.1)
+    assert "".join(books.name for books in own.books if books.rank(0.1) == 1) == slow
+    for books in own.books:
+        books.lag.behind = False
+    own.tick(0.2)
+    assert not any(books.slow for books in own.books)
 
 
 @pytest.mark.parametrize("down", [False, True])
