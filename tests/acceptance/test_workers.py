@@ -35,7 +35,15 @@ def parts(gateway: GatewayProcess, part: str) -> list[int]:
     """Ids of the gateway's processes of this kind."""
     pid = gateway.program.pid
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [int(child) for child in children if f"\0{part}\0".encode() in Path(f"/proc/{child}/cmdline").read_bytes()]
+    return [int(child) for child in children if f"\0{part}\0".encode() in _command(child)]
+
+
+def _command(pid: str) -> bytes:
+    """Empty where it ended just now."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def alive(pid: int) -> bool:
