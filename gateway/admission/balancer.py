@@ -168,6 +168,7 @@ class Balancer:
             inflight = window.inflight
             if inflight < (books.cap if critical else books.cap_common):
                 more = best is not None
+                # as in ``_load``, without a call for each engine
                 load = (inflight + 1) / books.room + window.unread_tokens * books.reading
                 if load < low or (load == low and best is not None and books.turn < best.turn):
                     best, low = books, load

@@ -16,7 +16,7 @@ from gateway.admission.config import AdmissionConfig, Affinity
 from gateway.admission.estimator import Estimator
 from gateway.admission.memory import Memory
 from gateway.admission.pool import Books, Pool
-from gateway.admission.queue import Entry
+from gateway.admission.queue import Entry, PriorityQueue
 from gateway.admission.session import Session
 from gateway.admission.shedder import Prospect, Shedder, size
 from gateway.admission.spot import Hold, Keen, Spot
@@ -430,33 +430,33 @@ class AdmissionController:
         return None
 
     def _next(self, group: Group, now: float) -> Permit | None:
-        sound, pick = self._pool.sound(group.books, now), self._balancer.pick
+        sound = self._pool.sound(group.books, now)
         roomy = [books for books in sound if books.window.inflight < books.cap]
         if not roomy:
             group.shut = Hold.FULL  # nobody's turn is spent on it
             return None
-        scene = Scene(sound, group.queue.depth) if len(sound) > 1 else None
-        found = group.queue.next(
-            lambda entry, keenly: pick(roomy, entry.ticket, entry.lane, now, scene, entry, keenly=keenly)
-        )
+        found = self._from(group.queue, group, sound, roomy, now)
         if isinstance(found, Hold):
             group.shut = None if found is Hold.LANE else found
             return None
-        return self._let_go(group, *found, now)
+        return found
 
     def _late(self, group: Group, now: float) -> Permit | None:
         """One that is overdue goes to a backend that is far from full."""
-        sound, pick = self._pool.sound(group.books, now), self._balancer.pick
+        sound = self._pool.sound(group.books, now)
         spare = [books for books in sound if books.window.inflight < books.cap and books.spare]
-        if not spare:
-            return None
-        scene = Scene(sound, group.overdue.depth) if len(sound) > 1 else None
-        found = group.overdue.next(
-            lambda entry, keenly: pick(spare, entry.ticket, entry.lane, now, scene, entry, keenly=keenly)
-        )
-        return None if isinstance(found, Hold) else self._let_go(group, *found, now)
+        found = self._from(group.overdue, group, sound, spare, now) if spare else Hold.FULL
+        return None if isinstance(found, Hold) else found
 
-    def _let_go(self, group: Group, entry: Entry, spot: Spot, now: float) -> Permit:
+    def _from(
+        self, line: PriorityQueue, group: Group, sound: Sequence[Books], among: Sequence[Books], now: float
+    ) -> Permit | Hold:
+        """Let the next of a line of ``group`` go to one of ``among`` its ``sound`` backends; else why none can."""
+        pick, scene = self._balancer.pick, Scene(sound, line.depth) if len(sound) > 1 else None
+        found = line.next(lambda entry, keenly: pick(among, entry.ticket, entry.lane, now, scene, entry, keenly=keenly))
+        if isinstance(found, Hold):
+            return found
+        entry, spot = found
         group.shut = None if spot.more else Hold.FULL
         self._backlog.left(entry)
         return self._grant(entry.ticket, group, entry.lane, spot, now)

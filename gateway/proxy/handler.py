@@ -99,7 +99,8 @@ class Handler:
     async def idle(self) -> None:
         """Wait until nothing is in flight."""
         while self.in_flight:
-            self._emptied = asyncio.Event()
+            self._emptied = self._emptied or asyncio.Event()
+            self._emptied.clear()
             await self._emptied.wait()
 
     # -- one request ------------------------------------------------------------------------------------------------

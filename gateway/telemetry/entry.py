@@ -68,6 +68,11 @@ class Entry:
     choice: str | None = None  # why that backend
 
     @property
+    def finished_at(self) -> float:
+        """When it was over, on the clock of ``received``; seconds."""
+        return self.received + self.finished / 1e6
+
+    @property
     def size(self) -> int:
         """Bytes of memory, about."""
         stamps = len(self.stamps)

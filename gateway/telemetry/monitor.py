@@ -13,6 +13,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from gateway.model import GatewayState, Record
@@ -134,12 +135,8 @@ class Monitor:
     def _recent(self, now: float) -> tuple[Sequence[Entry], float]:
         """The requests of the last while, the youngest first, and how many seconds that is: fewer of very many."""
         entries = self._sources.window.entries()
-        first = bisect_left(entries, now - self._seconds, key=_ended)
+        first = bisect_left(entries, now - self._seconds, key=attrgetter("finished_at"))
         beyond = len(entries) - MOST - 1
         if beyond < first:
             return entries[first:][::-1], self._seconds
-        return entries[beyond + 1 :][::-1], max(1.0, now - _ended(entries[beyond]))
-
-
-def _ended(entry: Entry) -> float:
-    return entry.received + entry.finished / 1e6
+        return entries[beyond + 1 :][::-1], max(1.0, now - entries[beyond].finished_at)

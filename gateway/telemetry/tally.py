@@ -105,7 +105,7 @@ class Tally:
         counts["first_attempts"] += entry.retry == 0
         counts["engine_attempts"] += entry.attempts
         self._began = entry.received if self._began is None else self._began
-        self._ended = max(self._ended, entry.received + entry.finished / 1e6)
+        self._ended = max(self._ended, entry.finished_at)
         if entry.offered is not None and entry.admitted is not None:
             self._queue_wait.append((entry.admitted - entry.offered) / 1e6)
         if entry.outcome is Outcome.COMPLETED:

@@ -57,23 +57,22 @@ class Window:
         """Keep one finished request."""
         self._entries.append(entry)
         self._size += entry.size
-        if self._size > self._memory or _finished(self._entries[0]) < self._clock() - self.age:
-            self._expire()
+        self._expire()
         if entry.request_id.startswith(_BENCH_BEGIN) and (bench := _BENCH.match(entry.request_id)) is not None:
             self._note_bench(bench[0], entry)
 
     def _note_bench(self, prefix: str, entry: Entry) -> None:
         run = self._benches.setdefault(prefix, Run(prefix, entry.received))
         run.since = min(run.since, entry.received)
-        run.until = max(run.until or 0.0, _finished(entry))
+        run.until = max(run.until or 0.0, entry.finished_at)
         _forget_oldest(self._benches)
 
     def _expire(self) -> None:
         oldest = self._clock() - self.age
-        while self._entries and (_finished(self._entries[0]) < oldest or self._size > self._memory):
+        while self._entries and (self._entries[0].finished_at < oldest or self._size > self._memory):
             entry = self._entries.popleft()
             self._size -= entry.size
-            self._lost = _finished(entry)
+            self._lost = entry.finished_at
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -150,10 +149,6 @@ class Window:
 def selection_of(run: Run) -> Selection:
     """The requests that came while ``run`` went on."""
     return Selection(run.since, run.until)
-
-
-def _finished(entry: Entry) -> float:
-    return entry.received + entry.finished / 1e6
 
 
 def _forget_oldest(runs: dict[str, Run]) -> None:

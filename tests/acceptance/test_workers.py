@@ -243,11 +243,12 @@ def test_a_signal_to_every_process_is_one_signal(engine: Engines, gateway: Gatew
 
 def test_a_second_signal_cuts(engine: Engines, gateway: Gateways) -> None:
     house = two_workers(gateway, backends=backend(engine("flat"), ROOM))
-    with streams(house, 2):
+    with streams(house, 2) as begun:
         house.program.signal(signal.SIGTERM)
         eventually(lambda: ask(house) == 503, "new work is refused")
         house.program.signal(signal.SIGINT)
         assert house.program.wait() == 128 + signal.SIGINT
+        assert not any(whole(answer) for _, answer in begun)
 
 
 def test_nobody_is_left_where_the_first_process_is_killed(engine: Engines, gateway: Gateways) -> None:

@@ -310,3 +310,13 @@ def test_C20_the_limit_on_open_files_is_raised_or_said_to_be_low(
     monkeypatch.setattr(resource, "getrlimit", lambda _what: (100_000, 100_000))
     descriptors.raise_limit()
     assert len(calls) == 2
+
+
+async def test_everybody_who_waits_until_nothing_is_in_flight_hears_of_it(backend: StartBackend) -> None:
+    streams = Streams()
+    async with open_house(await backend(streams)) as house:
+        await begin(house, 1)
+        waiting = [asyncio.create_task(house.front._handler.idle()) for _ in range(2)]
+        await asyncio.sleep(0)
+        streams.end.set()
+        await asyncio.wait_for(asyncio.gather(*waiting), GUARD)
