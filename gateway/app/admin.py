@@ -17,6 +17,7 @@ import aiohttp
 from gateway.app.configs import load_all
 from gateway.app.exits import EXIT_START, EXIT_USAGE
 from gateway.settings import Settings, variable
+from gateway.trust import trusting
 
 _PATIENCE: Final = 60.0  # seconds that the gateway has for its answer
 
@@ -68,10 +69,9 @@ def trust(settings: Settings, *, known: bool) -> ssl.SSLContext:
 
     ``known``: it is on this machine, of which certificates do not speak.
     """
-    context = ssl.create_default_context()
+    context = trusting()
     if settings.admin_tls_cert is not None:
         context.load_verify_locations(settings.admin_tls_cert)
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = not known
     return context
 

@@ -21,6 +21,7 @@ from typing import Any, Final
 import aiohttp
 
 from gateway.discovery.base import Found, url
+from gateway.trust import trusting
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class EndpointSlices:
                     tries += 1
 
     def _context(self) -> ssl.SSLContext | bool:
-        return True if self._account.ca is None else ssl.create_default_context(cafile=str(self._account.ca))
+        return True if self._account.ca is None else trusting(str(self._account.ca))
 
     def _complain(self, error: Exception) -> None:
         trouble = f"{type(error).__name__}: {error}"

@@ -10,6 +10,7 @@ import ssl
 
 from gateway.model import BackendTls
 from gateway.proxy.config import ListenerTls, TlsConfig
+from gateway.trust import trusting
 
 
 class TurnedAway(ConnectionError):  # noqa: N818 - says what happened
@@ -60,7 +61,7 @@ def client_context(config: TlsConfig, own: BackendTls) -> ssl.SSLContext:
     Raises:
         OSError: as above.
     """
-    context = ssl.create_default_context(cafile=own.ca or config.ca)
+    context = trusting(own.ca or config.ca)
     if not (config.verify if own.verify is None else own.verify):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

@@ -12,6 +12,7 @@ from gateway.settings.keys import SHORT
 from gateway.settings.model import Settings, variable
 from gateway.settings.plain import api_keys, lanes
 from gateway.settings.values import show_duration, show_size
+from gateway.trust import trusting
 
 _EVERYWHERE: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, not bound
 
@@ -148,7 +149,7 @@ def _tls_problems(
     """(fields, what is wrong with the first of them)."""
     if authorities is not None:
         try:
-            ssl.create_default_context(cafile=authorities)
+            trusting(authorities)
         except ssl.SSLError as error:
             problem = f"got {authorities!r} ({error.reason or error}), expected certificates as PEM"
             yield ("tls_ca",), problem

@@ -79,8 +79,9 @@ async def open_house(
 
 def tls_server() -> ssl.SSLContext:
     """TLS that demands the client's certificate, as MindIE's default does."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=PEM)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(PEM)
+    context.load_verify_locations(PEM)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.trust import trusting
+
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
@@ -22,7 +24,7 @@ class Certificate:
 
     def context(self, authority: Certificate | None = None) -> ssl.SSLContext:
         """A client that trusts ``self`` and shows nothing, or ``authority``'s where that is given and then ``self``."""
-        context = ssl.create_default_context(cafile=str((authority or self).cert))
+        context = trusting(str((authority or self).cert))
         if authority is not None:
             context.load_cert_chain(self.cert, self.key)
         return context

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.model import Backend, BackendTls, Outcome
 from gateway.proxy.config import ListenerTls, TlsConfig
+from gateway.trust import trusting
 from tests.proxy.certificates import Authority, Certificate
 from tests.proxy.helpers import (
     CHAT,
@@ -146,7 +147,7 @@ async def test_what_is_not_tls_gets_nothing_and_harms_nobody(
             await peer.send(data)
             await peer.ended()
             peer.close()
-        old = ssl.create_default_context(cafile=str(authority.root.cert))
+        old = trusting(str(authority.root.cert))
         old.maximum_version = ssl.TLSVersion.TLSv1_2
         assert (await asked(house, old))[0] == 200
         assert len(engine.requests) == 1
