@@ -5,6 +5,7 @@ python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios wh
     [--seeds 3]                               so many, instead of five
     [--quick]                                 three seeds, and the oracle sought uphill on one
     [--law-only]                              no other laws, queues or limits in tokens
+    [--tolerances]                            what other tolerances would give who is told nothing
     [--full]                                  nine seeds, others' laws at every load, every queue: hours
 
 Ctrl-C ends it and prints what is known by then.
@@ -34,6 +35,8 @@ def main() -> None:
     effort = FULL if given.full else QUICK if given.quick else Effort()
     if given.law_only:
         effort = replace(effort, rival_loads=(), token_loads=(), queue_loads=())
+    if given.tolerances:
+        effort = replace(effort, tolerance_loads=given.loads)
     if given.seeds:
         effort = replace(effort, seeds=tuple(range(30, 30 + given.seeds)))
     rows = [row for row in ROWS if _wanted(row.name, given.names)]
@@ -57,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     much.add_argument("--quick", action="store_true")
     much.add_argument("--full", action="store_true")
     parser.add_argument("--law-only", action="store_true")
+    parser.add_argument("--tolerances", action="store_true")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     return parser.parse_args()
 

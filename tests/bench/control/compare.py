@@ -39,10 +39,12 @@ class Effort:
     rival_loads: tuple[float, ...] = (1.0, 2.0)
     token_loads: tuple[float, ...] = (2.0,)
     queue_loads: tuple[float, ...] = (2.0,)
+    tolerance_loads: tuple[float, ...] = ()
 
 
 QUICK = Effort((30, 31, 32), (20,), (), 1, (2.0,), (2.0,), (2.0,))
-FULL = Effort(tuple(range(30, 39)), (20, 21, 22), LOADS, 3, (0.8, 1.0, 2.0, 5.0, 10.0), LOADS, (1.0, 2.0, 5.0))
+FULL = Effort(tuple(range(30, 39)), (20, 21, 22), LOADS, 3, (0.8, 1.0, 2.0, 5.0, 10.0), LOADS, (1.0, 2.0, 5.0), (2.0,))
+TOLERANCES = (4.0, 5.0, 6.0, 7.0, 8.0, 10.0)  # times the unloaded pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class Cell:
     untold: Side
     rivals: Mapping[str, float] = field(default_factory=dict)  # share of the untold oracle's goodput tokens
     queues: Mapping[str, float] = field(default_factory=dict)  # share of the told oracle's under the lanes
+    tolerances: Mapping[float, float] = field(default_factory=dict)  # share of the untold oracle's goodput tokens
     bound: float | None = None  # what nobody can beat, as a share of the told oracle's goodput tokens
 
     @property
@@ -87,8 +90,9 @@ def compare(row: Row, load: float, known: Capacity, effort: Effort) -> Cell:
     untold = side.compare(AdmissionConfig(), told.limit, None, near=True)
     rivals = side.rivals(_laws(row), untold.limit) if load in effort.rival_loads else {}
     queues = side.queues(told.limit) if load in effort.queue_loads else {}
+    tolerances = side.tolerances(untold.limit) if load in effort.tolerance_loads else {}
     gc.collect()
-    return Cell(row.name, load, told, untold, rivals, queues, side.bound(row.objectives.told(), told.limit))
+    return Cell(row.name, load, told, untold, rivals, queues, tolerances, side.bound(row.objectives.told(), told.limit))
 
 
 def compare_scenario(name: str, effort: Effort) -> Cell:
@@ -145,6 +149,15 @@ class _Sides:
         """Of the first seed; the runs of a row differ in it by less than the oracle's do."""
         setup = self.make(self.effort.seeds[0])
         return bound(setup) / _goodput(with_limit(setup, limit, config))
+
+    def tolerances(self, limit: int) -> dict[float, float]:
+        """The law that is told nothing, when it holds other multiples of the unloaded pace."""
+        oracle = {seed: _goodput(with_limit(self.make(seed), limit, AdmissionConfig())) for seed in self.effort.seeds}
+        shares = {}
+        for tolerance in TOLERANCES:
+            config = replace(AdmissionConfig(), limit=replace(AdmissionConfig().limit, tolerance=tolerance))
+            shares[tolerance] = _share({seed: gateway(self.make(seed), config=config) for seed in oracle}, oracle)
+        return shares
 
     def rivals(self, laws: Mapping[str, Callable[[], Law]], limit: int) -> dict[str, float]:
         seeds = self.effort.seeds[: self.effort.rivals]

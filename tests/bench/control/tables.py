@@ -21,6 +21,7 @@ def everything(cells: Sequence[Cell], scenarios: Sequence[Cell]) -> Iterator[str
     yield from _service(cells, "told nothing", lambda cell: cell.untold)
     yield from _rivals(cells)
     yield from _queues(cells)
+    yield from _tolerances(cells)
     yield from _scenarios(scenarios)
     yield from _table("What is asked", ["what", "asked", "have", "where", "holds"], targets.table(cells, scenarios))
     if cells:
@@ -165,6 +166,17 @@ def _queues(cells: Sequence[Cell]) -> Iterator[str]:
         ["engine/mix/load", "law, lanes", *names],
         ([cell.label, _number(cell.told.share), *(_number(cell.queues.get(name)) for name in names)] for cell in held),
     )
+
+
+def _tolerances(cells: Sequence[Cell]) -> Iterator[str]:
+    """What stops who is told nothing: engines look alike, and what is asked of them does not."""
+    held = [cell for cell in cells if cell.tolerances]
+    each = sorted({tolerance for cell in held for tolerance in cell.tolerances})
+    lines = [[cell.label, *(_number(cell.tolerances.get(tolerance)) for tolerance in each)] for cell in held]
+    if held:
+        lines.append(["the worst", *(_number(min(cell.tolerances[tolerance] for cell in held)) for tolerance in each)])
+    head = ["engine/mix/load", *(f"{tolerance:g} times" for tolerance in each)]
+    yield from _table("Told nothing, other tolerances: share of the best static request limit", head, lines)
 
 
 def _scenarios(cells: Sequence[Cell]) -> Iterator[str]:

@@ -54,16 +54,26 @@ def test_the_last_line_names_the_worst_of_each_kind() -> None:
 
 def test_a_cell_runs_through_to_the_tables() -> None:
     row = replace(next(row for row in ROWS if row.name == "c550/asr"), horizon=30.0, measure_from=10.0)
-    few = Effort(seeds=(30,), sought=(20,), thorough=(), rival_loads=(), token_loads=(), queue_loads=(2.0,))
+    few = Effort(
+        seeds=(30,),
+        sought=(20,),
+        thorough=(),
+        rival_loads=(),
+        token_loads=(),
+        queue_loads=(2.0,),
+        tolerance_loads=(2.0,),
+    )
     cell = compare(row, 2.0, Capacity(1090.0, 64, 27.0), few)
     assert 0.5 < cell.told.share < 1.5
     assert cell.queues["no gateway"] < 0.5
+    assert cell.tolerances[4.0] < cell.tolerances[8.0], "its objective allows nine times"
     assert cell.bound is not None
     assert cell.bound >= max(1.0, cell.told.share)
     scenario = Cell("hog", 0.0, Side(8, 1.0, figures={"others.in_objective": 0.8}), Side(8, 1.0))
     lines = list(everything([cell], [scenario]))
     pattern = r"control: with objectives 1x nan 2x\+ \d\.\d\d; without 1x nan 2x\+ \d\.\d\d; worst c550/asr/2x"
     assert re.fullmatch(pattern, lines[-1])
+    assert any(line.startswith("| the worst ") for line in lines)
     assert "\nhog: others in objective 0.80 told, - untold" in lines
 
 
