@@ -19,7 +19,7 @@ from tests.deploy.helpers import ROOT, instructions, ran, tool
 from tests.deploy.test_dockerfile import health
 from tests.real.process import free_port
 
-pytestmark = [pytest.mark.image, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.image, pytest.mark.timeout(1500)]
 
 _SOURCE = "apt-get install buildah mmdebstrap"
 _CERTIFICATES = Path("/etc/ssl/certs")
@@ -29,44 +29,57 @@ class Builder:
     """buildah with everything that it keeps in one folder."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._program = (tool("buildah", _SOURCE), "--root", str(folder / "store"), "--runroot", str(folder / "run"))
         self._environment = os.environ | {"STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
 
     def __call__(self, *arguments: str | Path) -> str:
         """Its answer to one command."""
-        return ran(*self._program, *arguments, environment=self._environment, timeout=500).strip()
+        return ran(*self._program, *arguments, environment=self._environment, timeout=1000).strip()
 
 
 @pytest.fixture(scope="module")
 def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     folder = tmp_path_factory.mktemp("buildah")
-    build = Builder(folder)
-    root = folder / "debian"
-    ran(
-        *(tool("mmdebstrap", _SOURCE), "--variant=essential", "--include=python3,python3-venv,ca-certificates"),
-        *("trixie", root),
-        timeout=500,
-    )
-    (root / "usr/bin/python").symlink_to("python3")
-    base = build("from", "scratch")
-    build("add", "-q", base, root, "/")
-    build("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", base)
-    build("commit", "-q", base, "localhost/base")
-    # What this machine trusts, so that pip and uv reach a mirror with a certificate of its own.
-    (folder / "pip.conf").write_text(f"[global]\ncert = {_CERTIFICATES}/ca-certificates.crt\n")
-    (folder / "uv.toml").write_text("native-tls = true\n")
-    mounted = (_CERTIFICATES, folder / "pip.conf", folder / "uv.toml")
-    places = (_CERTIFICATES, "/etc/pip.conf", "/etc/uv/uv.toml")
-    mounts = [f"--volume={source}:{place}:ro" for source, place in zip(mounted, places, strict=True)]
-    bases = [f"--build-arg={name}=localhost/base" for name in ("BASE", "BUILD_BASE")]
-    build("bud", "--format", "docker", "-q", *mounts, *bases, "-t", "gateway", ROOT)
-    yield build
+    yield Builder(folder)
     shutil.rmtree(folder)
 
 
-@pytest.fixture(scope="module")
-def container(builder: Builder) -> str:
-    return builder("from", "localhost/gateway")
+@pytest.fixture(scope="module", params=["pure", "compiled"])
+def container(request: pytest.FixtureRequest, builder: Builder) -> str:
+    """Of an image made of the Dockerfile as it is, or with what a request runs through made C."""
+    form: str = request.param
+    with_compiler = ("gcc", "libc6-dev", "python3-dev") if form == "compiled" else ()
+    bases = {"BASE": _debian(builder, "base"), "BUILD_BASE": _debian(builder, f"{form}-build", *with_compiler)}
+    arguments = {**bases, "GATEWAY_COMPILE": "1"} if with_compiler else bases
+    # What this machine trusts, so that pip and uv reach a mirror with a certificate of its own.
+    (builder.folder / "pip.conf").write_text(f"[global]\ncert = {_CERTIFICATES}/ca-certificates.crt\n")
+    (builder.folder / "uv.toml").write_text("native-tls = true\n")
+    mounted = (_CERTIFICATES, builder.folder / "pip.conf", builder.folder / "uv.toml")
+    places = (_CERTIFICATES, "/etc/pip.conf", "/etc/uv/uv.toml")
+    mounts = [f"--volume={source}:{place}:ro" for source, place in zip(mounted, places, strict=True)]
+    given = [f"--build-arg={name}={value}" for name, value in arguments.items()]
+    builder("bud", "--format", "docker", "-q", *mounts, *given, "-t", form, ROOT)
+    made = builder("from", f"localhost/{form}")
+    where = builder("run", made, "--", "python", "-c", "import gateway.proxy.relay as relay; print(relay.__file__)")
+    assert where.endswith(".so") == bool(with_compiler)
+    return made
+
+
+def _debian(build: Builder, name: str, *packages: str) -> str:
+    """The name of an image of Debian with its Python, made where it is not there yet."""
+    image = f"localhost/{name}"
+    root = build.folder / name
+    if not root.exists():
+        include = ",".join(("python3", "python3-venv", "ca-certificates", *packages))
+        program = tool("mmdebstrap", _SOURCE)
+        ran(program, "--variant=essential", f"--include={include}", "trixie", root, timeout=500)
+        (root / "usr/bin/python").symlink_to("python3")
+        base = build("from", "scratch")
+        build("add", "-q", base, root, "/")
+        build("config", "--env", "PATH=/usr/local/bin:/usr/bin:/bin", base)
+        build("commit", "-q", base, image)
+    return image
 
 
 def test_it_runs_as_nobody_who_can_write(builder: Builder, container: str) -> None:
