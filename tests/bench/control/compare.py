@@ -128,8 +128,12 @@ class _Sides:
         limit = best_static(self.make, with_limit, config, start, few, reach=reach)
         runs = {seed: gateway(self.make(seed), config=config) for seed in self.effort.seeds}
         own = {seed: gateway(self.make(seed), config=config) for seed in few}
-        shares, on_own = (self._shares(some, limit, config) for some in (runs, own))
-        figures = [_figures(self.make(seed), run) for seed, run in runs.items()]
+        by_hand = {seed: with_limit(self.make(seed), limit, config) for seed in {**runs, **own}}
+        shares, on_own = (_ratios(some, by_hand) for some in (runs, own))
+        figures = [
+            _figures(self.make(seed), run) | {"shed_by_hand": by_hand[seed].figures["shed"]}
+            for seed, run in runs.items()
+        ]
         if self.blind:
             for seed, known in zip(runs, figures, strict=True):
                 blind = gateway(replace(self.make(seed), hints=None), config=config)
@@ -140,10 +144,6 @@ class _Sides:
             by_tokens = {seed: _goodput(with_tokens(self.make(seed), best_tokens, config)) for seed in runs}
             of_tokens = _share(runs, by_tokens)
         return Side(limit, median(shares), best_tokens, of_tokens, medians(figures), shares, on_own)
-
-    def _shares(self, runs: Mapping[int, Result], limit: int, config: AdmissionConfig) -> tuple[float, ...]:
-        best = {seed: _goodput(with_limit(self.make(seed), limit, config)) for seed in runs}
-        return tuple(_ratio(_goodput(run), best[seed]) for seed, run in runs.items())
 
     def bound(self, config: AdmissionConfig, limit: int) -> float:
         """Of the first seed; the runs of a row differ in it by less than the oracle's do."""
@@ -198,6 +198,10 @@ def _goodput(result: Result) -> float:
 
 def _share(runs: Mapping[int, Result], oracle: Mapping[int, float]) -> float:
     return median(_ratio(_goodput(runs[seed]), best) for seed, best in oracle.items())
+
+
+def _ratios(runs: Mapping[int, Result], best: Mapping[int, Result]) -> tuple[float, ...]:
+    return tuple(_ratio(_goodput(run), _goodput(best[seed])) for seed, run in runs.items())
 
 
 def _ratio(goodput: float, best: float) -> float:

@@ -121,6 +121,7 @@ _SERVICE = (
     ("TPOT p50", "tpot_p50", 3),
     ("TPOT p90", "tpot_p90", 3),
     ("shed", "shed", 2),
+    ("by hand", "shed_by_hand", 2),
     ("ampl.", "amplification", 2),
     ("limit", "limit_mean", 0),
     ("CV", "limit_cv", 2),

@@ -65,6 +65,7 @@ def test_a_cell_runs_through_to_the_tables() -> None:
     )
     cell = compare(row, 2.0, Capacity(1090.0, 64, 27.0), few)
     assert 0.5 < cell.told.share < 1.5
+    assert 0.2 < cell.told.figures["shed_by_hand"] < 0.8
     assert cell.queues["no gateway"] < 0.5
     assert cell.tolerances[4.0] < cell.tolerances[8.0], "its objective allows nine times"
     assert cell.bound is not None
