@@ -39,7 +39,7 @@ test-vllm: $(VENV)/.dev ## The real vLLM on this machine's CPU, directly and thr
 	$(BIN)/python -m tests.real.vllm_cpu
 	$(BIN)/python -m pytest -m vllm tests/real
 
-test-image: $(VENV)/.dev ## The container image, built on Debian's Python and run (needs buildah, mmdebstrap and root)
+test-image: $(VENV)/.dev ## The container image, pure and compiled, built on Debian's Python and run (needs buildah, mmdebstrap and root; minutes)
 	$(BIN)/python -m pytest -m image tests/deploy
 
 test-compiled: $(VENV)/.dev ## The compiled form, built from this checkout, under the tests of acceptance (needs a C compiler, takes minutes)

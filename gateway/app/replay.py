@@ -33,6 +33,7 @@ from gateway.telemetry.entry import Entry
 from gateway.telemetry.record_file import Unreadable
 from gateway.telemetry.report import Heading, bench_report, result, rule_of
 from gateway.telemetry.tally import Tally, tallied
+from gateway.trust import trusting
 
 _WORDS: Final = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state",
@@ -161,7 +162,7 @@ class Replay:
         key = os.environ.get("OPENAI_API_KEY")
         async with aiohttp.ClientSession(
             headers={"Authorization": f"Bearer {key}"} if key else {},
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, ssl=trusting()),
             timeout=aiohttp.ClientTimeout(self.timeout),
             read_bufsize=2**18,
         ) as session:

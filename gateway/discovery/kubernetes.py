@@ -89,8 +89,8 @@ class EndpointSlices:
                     await asyncio.sleep(_AGAIN[min(tries, len(_AGAIN) - 1)])
                     tries += 1
 
-    def _context(self) -> ssl.SSLContext | bool:
-        return True if self._account.ca is None else trusting(str(self._account.ca))
+    def _context(self) -> ssl.SSLContext:
+        return trusting(None if self._account.ca is None else str(self._account.ca))
 
     def _complain(self, error: Exception) -> None:
         trouble = f"{type(error).__name__}: {error}"

@@ -155,7 +155,7 @@ def _tls_problems(
             yield ("tls_ca",), problem
     if cert is not None:
         try:
-            ssl.create_default_context().load_cert_chain(cert, key, password=lambda: "")
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(cert, key, password=lambda: "")
         except ssl.SSLError as error:
             problem = f"got {cert!r} ({error.reason or error}), expected a certificate and its unencrypted key as PEM"
             yield ("tls_cert", "tls_key"), problem

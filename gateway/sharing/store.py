@@ -59,7 +59,7 @@ def _sentinel(url: str, options: dict[str, Any]) -> tuple[Sentinel, str]:
     more = f"/{database}?{urlencode(query, doseq=True)}"
     found = [parse_url(f"{scheme}://{credentials}{at}{host}{more}") for host in hosts]
     store = {key: value for key, value in found[0].items() if key not in {"host", "port", "connection_class"}}
-    tls = {"ssl": True, **_TRUST} if scheme == "rediss" else {}
+    tls = {"ssl": True} if scheme == "rediss" else {}
     authorities = {key: value for key, value in store.items() if key.startswith("ssl_")}
     patience = _CONNECTING / (len(hosts) + 1)  # one that vanished leaves time for the others
     asked = {"socket_timeout": patience, "socket_connect_timeout": patience, **own, **options, **tls, **authorities}
@@ -89,10 +89,11 @@ class RedisStore:
         """
         # Whoever asks decides at once by itself, and comes again.
         options: dict[str, Any] = {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
-        tls = _TRUST if url.startswith("rediss:") else {}
+        if url.startswith("rediss"):
+            options |= _TRUST
         self._sentinel = _sentinel(url, options) if _SENTINEL in url.partition("://")[0] else None
         self._client: Redis = (
-            Redis.from_url(url, socket_timeout=None, socket_connect_timeout=None, **options, **tls)
+            Redis.from_url(url, socket_timeout=None, socket_connect_timeout=None, **options)
             if self._sentinel is None
             else self._sentinel[0].master_for(self._sentinel[1])
         )

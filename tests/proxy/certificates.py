@@ -12,7 +12,15 @@ import pytest
 
 from gateway.trust import trusting
 
+_MAKE = ssl.create_default_context
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+def strict(cafile: str | None = None) -> ssl.SSLContext:
+    """What ``ssl.create_default_context`` gives on Python 3.13 and newer."""
+    context = _MAKE(cafile=cafile)
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    return context
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gateway.admission.quota import Account, KeyTerms, Shortage
 from gateway.model import Reason, ShareFailure, ShareWay
 from gateway.sharing.base import ShareConfig
 from gateway.sharing.share import Share
-from tests.proxy.certificates import Authority
+from tests.proxy.certificates import Authority, strict
 from tests.real.process import free_port
 from tests.sharing.server import StoreServer
 
@@ -500,7 +500,8 @@ async def test_over_a_socket(stores: Stores) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_sentinels_over_tls(stores: Stores, tmp_path: Path, known: bool) -> None:
+async def test_sentinels_over_tls(stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool) -> None:
+    monkeypatch.setattr("ssl.create_default_context", strict)
     authority = Authority(tmp_path / "ca", "ca")
     own, port, asked = authority.issue("store"), free_port(), free_port()
     files = {"cert-file": own.cert, "key-file": own.key, "ca-cert-file": authority.root.cert, "auth-clients": "no"}
@@ -524,10 +525,9 @@ async def test_over_tls(stores: Stores, tmp_path: Path, monkeypatch: pytest.Monk
     tls = ("--tls-port", str(port), "--tls-auth-clients", "no", "--tls-ca-cert-file", str(own.cert))
     store = stores(*tls, *certificates)
     contexts: list[ssl.SSLContext] = []
-    make = ssl.create_default_context
 
     def counted() -> ssl.SSLContext:
-        contexts.append(make())
+        contexts.append(strict())
         return contexts[-1]
 
     monkeypatch.setattr("ssl.create_default_context", counted)
