@@ -324,6 +324,11 @@ class Direct:
         self._turns = itertools.cycle(nodes)
         self._running: dict[Attempt, tuple[Node, int]] = {}
 
+    @property
+    def present(self) -> int:
+        """Requests that the engines have."""
+        return len(self._running)
+
     def send(self, attempt: Attempt) -> None:
         """Give it to the next engine."""
         node, want = next(self._turns), attempt.call.want

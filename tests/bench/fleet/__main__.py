@@ -2,7 +2,7 @@
 
 python -m tests.bench.fleet [NAME ...]     parts whose names contain one of NAME: mooncake/4, chats/16, mixed, events
     [--seeds 5]                            medians over so many
-    [--ours]                               beside the best two rivals only
+    [--ours]                               beside the best two rules only
 
 Ctrl-C ends it and prints what is known by then.
 """
@@ -25,7 +25,7 @@ from tests.bench.fleet.rows import EVENTS, LOADS, ROWS, SIZES
 from tests.bench.fleet.tables import Cell, Report, everything
 
 SOUGHT = 2  # seeds on which every split of the mixed fleet is tried
-BEST = ("prefix affinity", "cache_aware")  # of the rivals
+BEST = ("prefix affinity", "cache_aware", "prefix affinity, open", "cache_aware, open")  # of the rivals
 Job = tuple[str, Any, Any, int]  # kind, what, policy or share, seed
 Work = Callable[[], Figures]
 

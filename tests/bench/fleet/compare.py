@@ -5,22 +5,30 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from random import Random
 from statistics import fmean
 from typing import Final
 
 from gateway.admission.config import AdmissionConfig, Affinity, BalanceConfig
+from gateway.model import BackendState
 from gateway.simulator.clients import Call
 from gateway.simulator.figures import Trace, of_group
+from gateway.simulator.fronts import Direct
 from gateway.simulator.run import Result, Run, gateway, probe, sent_per_want
 from gateway.simulator.setup import Setup
-from tests.bench.fleet.rivals import RIVALS, Router, Rule, Split
+from tests.bench.fleet.rivals import RIVALS, Router, Rule, Split, guarded
 from tests.bench.fleet.rows import EVENTS, MIXED, ROWS, machines, mixed
 
 Figures = dict[str, float]
 OURS: Final = "gateway"
 HEADROOM: Final = "gateway, no affinity"
-POLICIES: Final = (OURS, HEADROOM, *RIVALS)
+OPEN: Final = ", open"
+"""After a rival's name: as it is deployed, before engines that take in all that comes."""
+OPENLY: Final = tuple(name + OPEN for name in RIVALS)
+GUARDED: Final = tuple(RIVALS)
+"""The same rules where each engine has this gateway's admission before it: what the choice alone brings."""
+POLICIES: Final = (OURS, HEADROOM, *OPENLY, *GUARDED)
 AFTER: Final = 20.0  # seconds within which goodput must be back
 FOR: Final = 40.0  # seconds over which it is then measured
 GOODPUT: Final = "goodput_tokens"
@@ -39,14 +47,27 @@ def run(setup: Setup, policy: str | Callable[[Random], Rule], *, told: bool = Tr
     if policy in {OURS, HEADROOM}:
         affinity = Affinity.PREFIX if policy == OURS else Affinity.NONE
         return gateway(setup, config=replace(config, balance=BalanceConfig(affinity)))
-    rule = RIVALS[policy] if isinstance(policy, str) else policy
+    rule = (RIVALS[policy.removesuffix(OPEN)] if isinstance(policy, str) else policy)(Random(f"rule/{setup.seed}"))
     simulated = Run(setup)
-    router = Router(simulated.world, simulated.nodes, config, rule(Random(f"rule/{setup.seed}")))
+    if policy in OPENLY:
+        return _open(simulated, rule)
+    gateways = guarded(simulated.world, simulated.nodes, config)
     if setup.hints:
-        probe(simulated, router.hint, setup.hints)
-    result = simulated.through(router, router.state)
-    result.figures["sent"] = sent_per_want(router.gateways.values())
+        probe(simulated, lambda name, hints: gateways[name].hint(name, hints), setup.hints)
+    every = list(gateways.values())
+    result = simulated.through(
+        Router(every, rule), lambda now: tuple(each.controller.state(now).backends[0] for each in every)
+    )
+    result.figures["sent"] = sent_per_want(every)
     return result
+
+
+def _open(simulated: Run, rule: Rule) -> Result:
+    engines = [Direct(simulated.world, [node]) for node in simulated.nodes]
+    state = BackendState("", "", "up", inf, None, 0, 0, 0, None, None, None, {}, None)
+    return simulated.through(
+        Router(engines, rule), lambda _now: tuple(replace(state, running=engine.present) for engine in engines)
+    )
 
 
 def figures(setup: Setup, result: Result) -> Figures:

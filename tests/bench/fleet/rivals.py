@@ -1,8 +1,4 @@
-"""Routers as others have them: the engine is chosen when a request arrives, by a rule that knows of no limit.
-
-Each engine behind them has the same admission as ours, its own: the law, the lanes, the door. What differs is who
-chooses, by what, and when.
-"""
+"""Routers as others have them: the engine is chosen when a request arrives, by a rule that knows of no limit."""
 
 from __future__ import annotations
 
@@ -12,8 +8,8 @@ from random import Random
 from typing import Final, Protocol
 
 from gateway.admission.config import AdmissionConfig
-from gateway.model import BLOCK_BYTES, Backend, BackendState, Hints
-from gateway.simulator.clients import Attempt
+from gateway.model import BLOCK_BYTES, Backend
+from gateway.simulator.clients import Attempt, Front
 from gateway.simulator.fleet import Node
 from gateway.simulator.fronts import Gateway
 from gateway.simulator.workload import BLOCK_TOKENS, Want
@@ -133,28 +129,34 @@ RIVALS: Final[dict[str, Callable[[Random], Rule]]] = {
 }
 
 
-class Router:
-    """A router before engines that have each a gateway of their own."""
+class Engine(Front, Protocol):
+    """One engine as a router sees it, with a gateway of its own or without."""
 
-    def __init__(self, world: World, nodes: Sequence[Node], config: AdmissionConfig, rule: Rule) -> None:
-        self.gateways = {
-            node.name: Gateway(world, [node], [Backend(node.name, f"http://{node.name}")], config, node.name)
-            for node in nodes
-        }
-        self._all = list(self.gateways.values())
+    @property
+    def present(self) -> int:
+        """Requests that it has, those that wait for it included."""
+
+
+class Router:
+    """A router before engines."""
+
+    def __init__(self, engines: Sequence[Engine], rule: Rule) -> None:
+        self._engines = engines
         self._rule = rule
-        self._whose: dict[Attempt, Gateway] = {}
+        self._whose: dict[Attempt, Engine] = {}
 
     def send(self, attempt: Attempt) -> None:
-        loads = [gateway.present for gateway in self._all]
-        self._whose[attempt] = gateway = self._all[self._rule.choose(loads, attempt.call.want)]
-        gateway.send(attempt)
+        place = self._rule.choose([engine.present for engine in self._engines], attempt.call.want)
+        self._whose[attempt] = engine = self._engines[place]
+        engine.send(attempt)
 
     def leave(self, attempt: Attempt) -> None:
         self._whose[attempt].leave(attempt)
 
-    def hint(self, backend: str, hints: Hints) -> None:
-        self.gateways[backend].hint(backend, hints)
 
-    def state(self, now: float) -> tuple[BackendState, ...]:
-        return tuple(gateway.controller.state(now).backends[0] for gateway in self._all)
+def guarded(world: World, nodes: Sequence[Node], config: AdmissionConfig) -> dict[str, Gateway]:
+    """Before each engine the same admission as ours, its own: what differs is who chooses, by what, and when."""
+    return {
+        node.name: Gateway(world, [node], [Backend(node.name, f"http://{node.name}")], config, node.name)
+        for node in nodes
+    }

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from tests.bench.fleet.compare import ASKED, GOODPUT, HEADROOM, OURS, Figures
-from tests.bench.fleet.rivals import RIVALS
+from tests.bench.fleet.compare import ASKED, GOODPUT, GUARDED, OPENLY, OURS, POLICIES, Figures
 
 NONE = "-"
 WANTED = 1.05  # of the best rival's goodput, where there is so much to be won
@@ -31,20 +30,18 @@ class Cell:
     def median(self, policy: str, name: str) -> float:
         return median(each[name] for each in self.runs[policy])
 
-    @property
-    def best(self) -> str:
-        """The rival with the most goodput."""
-        return max((name for name in RIVALS if name in self.runs), key=lambda name: self.median(name, GOODPUT))
+    def best(self, rivals: Iterable[str]) -> str:
+        """The one with the most goodput."""
+        return max((name for name in rivals if name in self.runs), key=lambda name: self.median(name, GOODPUT))
 
-    @property
-    def bound(self) -> float:
-        """Goodput over the best rival's if all that it was asked had been answered in time: more cannot be won."""
-        return median(each[ASKED] / each[GOODPUT] if each[GOODPUT] else math.inf for each in self.runs[self.best])
+    def bound(self, rivals: Iterable[str]) -> float:
+        """Goodput over the best one's if all that it was asked had been answered in time: more cannot be won."""
+        best = self.runs[self.best(rivals)]
+        return median(each[ASKED] / each[GOODPUT] if each[GOODPUT] else math.inf for each in best)
 
-    @property
-    def short(self) -> float:
-        """Goodput over the best rival's, over what can be won of ``WANTED``."""
-        return self.over(OURS, self.best) / min(WANTED, self.bound)
+    def short(self, rivals: Iterable[str]) -> float:
+        """Goodput over the best one's, over what can be won of ``WANTED``."""
+        return self.over(OURS, self.best(rivals)) / min(WANTED, self.bound(rivals))
 
     def over(self, policy: str, other: str, name: str = GOODPUT) -> float:
         """One policy's figure over another's: the median over seeds, each of which both had."""
@@ -74,18 +71,23 @@ def everything(report: Report) -> Iterator[str]:
 def verdict(report: Report) -> str:
     """The worst of everything that is asked for, and where."""
     loads = sorted({cell.load for cell in report.cells})
-    goodput = " ".join(
-        f"{load:g}x {_worst((c.over(OURS, c.best), c.label) for c in report.cells if c.load == load)}" for load in loads
-    )
-    wanted = _worst((cell.short, cell.label) for cell in report.cells)
+    goodput = {
+        rivals: " ".join(
+            f"{load:g}x {_worst((c.over(OURS, c.best(rivals)), c.label) for c in report.cells if c.load == load)}"
+            for load in loads
+        )
+        for rivals in (OPENLY, GUARDED)
+    }
+    wanted = {rivals: _worst((cell.short(rivals), cell.label) for cell in report.cells) for rivals in goodput}
     hits = _worst((cell.over(OURS, "prefix affinity", "hit_rate"), cell.label) for cell in report.cells)
     skew = _worst(((cell.median(OURS, "skew"), cell.label) for cell in report.cells), most=True)
     mixed = _worst((share_of_oracle(splits), f"{load:g}x") for load, splits in report.splits.items())
     back = _worst((median(each["recovery"] for each in runs), name) for name, runs in report.events.items())
     sent = _worst(((median(each["sent"] for each in runs), name) for name, runs in report.events.items()), most=True)
     return (
-        f"fleet: goodput over the best rival {goodput or NONE}; over what can be won of {WANTED:g} "
-        f"{wanted}; hits over affinity's {hits}; most loaded over the mean "
+        f"fleet: goodput over the best rival {goodput[OPENLY] or NONE}, over what can be won of {WANTED:g} "
+        f"{wanted[OPENLY]}; the same where its engines have this admission {goodput[GUARDED] or NONE}, "
+        f"{wanted[GUARDED]}; hits over affinity's {hits}; most loaded over the mean "
         f"{skew}; mixed over the oracle {mixed}; after events {back}, sent {sent}"
     )
 
@@ -127,16 +129,24 @@ _COLUMNS = (
 
 
 def _policies(cell: Cell) -> Iterator[str]:
-    best = cell.best
-    head = [cell.label, "of the best rival", "bound", *(name for name, _, _ in _COLUMNS)]
+    kinds = (OPENLY, GUARDED)
+    bests = [cell.best(rivals) for rivals in kinds]
+    bounds = [cell.bound(rivals) for rivals in kinds]
+    head = [cell.label, "of the best open", "bound", "of the best guarded", "bound", *(name for name, _, _ in _COLUMNS)]
     lines = [
         [
-            f"**{policy}**" if policy in {OURS, best} else policy,
-            f"{cell.over(policy, best):.2f}",
-            f"{cell.bound:.2f}",
-            *(f"{cell.median(policy, name):.{digits}f}" for _, name, digits in _COLUMNS),
+            f"**{policy}**" if policy in {OURS, *bests} else policy,
+            *(
+                f"{each:.2f}"
+                for pair in zip([cell.over(policy, best) for best in bests], bounds, strict=True)
+                for each in pair
+            ),
+            *(
+                f"{cell.median(policy, name):.{digits}f}" if name in cell.runs[policy][0] else NONE
+                for _, name, digits in _COLUMNS
+            ),
         ]
-        for policy in (OURS, HEADROOM, *RIVALS)
+        for policy in POLICIES
         if policy in cell.runs
     ]
     yield from _table(f"{cell.row}, {cell.size} engines, {cell.load:g}x", head, lines)

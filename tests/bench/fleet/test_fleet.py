@@ -11,7 +11,7 @@ import pytest
 
 from gateway.emulator.profiles import DUO_310P
 from gateway.simulator.workload import BLOCK_TOKENS, Want
-from tests.bench.fleet.compare import AFTER, FOR, OURS, Figures, figures, run
+from tests.bench.fleet.compare import AFTER, FOR, GUARDED, OPENLY, OURS, Figures, figures, run
 from tests.bench.fleet.rivals import RIVALS, CacheAware, Rule, Split
 from tests.bench.fleet.rows import CHATS, EVENTS, MOONCAKE, Row, machines, mixed
 from tests.bench.fleet.tables import Cell, Report, everything, verdict
@@ -68,6 +68,7 @@ def figures_of(goodput: float, hits: float, **more: float) -> Figures:
 def test_the_last_line_names_the_worst_of_each_kind() -> None:
     rivals = {name: [figures_of(100.0, 0.5)] * 3 for name in RIVALS}
     rivals["prefix affinity"] = [figures_of(90.0, 0.8)] * 3
+    rivals |= {name: [figures_of(80.0, 0.5)] * 3 for name in OPENLY}
     ours = [figures_of(value, 0.78, skew=1.1) for value in (90.0, 106.0, 120.0)]
     cells = [
         Cell("a", 4, 1.2, rivals | {OURS: ours}),
@@ -79,21 +80,32 @@ def test_the_last_line_names_the_worst_of_each_kind() -> None:
     events = {"dies": [{"recovery": 0.96, "sent": 1.01, "amplification": 1.02}]}
     report = Report(cells, splits, events)
     assert verdict(report) == (
-        "fleet: goodput over the best rival 1.2x 1.06 (a/4/1.2x); over what can be won of 1.05 1.01 (a/4/1.2x); hits "
-        "over affinity's 0.90 (b/4/1.2x); most loaded over the mean 1.10 (a/4/1.2x); mixed over the oracle 0.97 "
+        "fleet: goodput over the best rival 1.2x 1.32 (a/4/1.2x), over what can be won of 1.05 1.26 (a/4/1.2x); the "
+        "same where its engines have this admission 1.2x 1.06 (a/4/1.2x), 1.01 (a/4/1.2x); hits over affinity's 0.90 "
+        "(b/4/1.2x); most loaded over the mean 1.10 (a/4/1.2x); mixed over the oracle 0.97 "
         "(1.2x); after events 0.96 (dies), sent 1.01 (dies)"
     )
     lines = list(everything(report))
     assert lines[-1] == verdict(report)
-    assert any(re.match(r"\| \*\*gateway\*\* +\| 1\.06 +\| 1\.10 +\| 106 ", line) for line in lines)
+    assert any(re.match(r"\| \*\*gateway\*\* +\| 1\.32 +\| 1\.38 +\| 1\.06 +\| 1\.10 +\| 106 ", line) for line in lines)
     assert any(re.match(r"\| 1\.2x +\| 0\.97 +\| 97 +\| 100 +\| 0\.100", line) for line in lines)
 
 
 def test_a_row_in_which_little_can_be_won_is_judged_by_that() -> None:
     rivals = {name: [figures_of(108.0, 0.5)] * 3 for name in RIVALS}
     cell = Cell("a", 4, 0.7, rivals | {OURS: [figures_of(109.0, 0.5)] * 3})
-    assert cell.bound == pytest.approx(110.0 / 108.0)
-    assert cell.short == pytest.approx(109.0 / 110.0)
+    assert cell.bound(GUARDED) == pytest.approx(110.0 / 108.0)
+    assert cell.short(GUARDED) == pytest.approx(109.0 / 110.0)
+
+
+def test_engines_that_are_open_take_in_whatever_comes() -> None:
+    brief = replace(CHATS, horizon=70.0, measure_from=40.0)
+    setup = brief.setup(machines(4), 1.2, 20)
+    guarded, bare = (figures(setup, run(setup, policy)) for policy in ("round robin", "round robin, open"))
+    assert guarded["shed"] > 0.0
+    assert bare["shed"] == 0.0
+    assert bare["goodput_tokens"] < 0.9 * guarded["goodput_tokens"]
+    assert 1.0 <= bare["skew"] < 1.3
 
 
 def test_the_fleets_are_what_they_are_called() -> None:
