@@ -17,8 +17,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _ROOMS = {
-    "admission": "affinity backlog balancer breaker config controller estimator flow lag limit pace pool queue retries "
-    "session shedder spot tokens window",
+    "admission": "affinity backlog balancer breaker config controller estimator flow growth lag limit pace pool queue "
+    "retries session shedder spot tokens window",
     "brain": "codec desk remote wire words",
     "dialects": "openai registry reply request sse usage",
     "proxy": "bodies client config fit gate handler heads http inbound keys known load relay trust turns upstream",

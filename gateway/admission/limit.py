@@ -24,14 +24,14 @@ from math import floor, inf, sqrt
 from typing import Final, Protocol
 
 from gateway.admission.config import LimitConfig
-from gateway.admission.pace import Line, LowBase, Ratio, Slope
+from gateway.admission.growth import Growth
+from gateway.admission.pace import Line, LowBase, Ratio
 from gateway.admission.tokens import Change, TokenGuard
 from gateway.admission.window import LOW_MEMORY, TTFT_SPAN, Window
 
 ENOUGH_TOKENS: Final = 100  # a decision needs tokens, not only time
 ENOUGH_TTFT: Final = 10
 BINDS: Final = 0.75  # share of the limit in flight from which on it decides how many wait for their first token
-MEMORY: Final = 0.2  # weight of the last window in the slope of the pace
 ENOUGH_DROPS: Final = 3
 RAMP: Final = 2  # windows that a burst let in by a doubling may take to be read; longer, and it is a queue
 PATIENCE: Final = 5  # windows after which a decision is made on whatever is there
@@ -175,7 +175,7 @@ class AdaptiveLimit:
         self.tokens = self._guard.value
         self.changes: Counter[Change] = Counter()
         self.pace = Ratio(0.25)
-        self._slope = Slope(MEMORY)
+        self._growth = Growth()
         self.target: float | None = None
 
     def retune(self, config: LimitConfig) -> None:
@@ -189,7 +189,7 @@ class AdaptiveLimit:
         if share != 1.0:
             self._known *= share
             self._recalled *= share
-            self._slope.rescale(share)
+            self._growth.rescale(share)
             self._guard.rescale(share, config.most_tokens)
             self.tokens = self._guard.value
             self._set(self.value * share, ("up" if share > 1.0 else "down", "replicas"))
@@ -280,7 +280,7 @@ class AdaptiveLimit:
             whole = window.whole_answers > window.stream_answers
         if whole is not self._whole:
             self._whole = whole
-            self.pace, self._slope = Ratio(0.25), Slope(MEMORY)
+            self.pace, self._growth = Ratio(0.25), Growth()
 
     def _enough(self, window: Window) -> bool:
         return (
@@ -292,7 +292,7 @@ class AdaptiveLimit:
 
     def _decide(self, window: Window, kv_usage: float | None, now: float) -> None:
         reading = self._read_pace(window)
-        self._read_standing(window, reading)
+        self._read_standing(window, reading, now)
         self._read_ttft(window, reading, now)
         settled = not self._settling
         if self._settling and window.inflight <= max(1, floor(self.value)):
@@ -356,14 +356,13 @@ class AdaptiveLimit:
         if not self.target or n <= 0 or seconds <= 0.0:
             return Reading()
         climbs = n < BINDS * self.value and seconds <= BEYOND_DOUBT * self.target * tokens
-        self._slope.add(seconds, tokens, n, window.resting if climbs else 1.0)
-        unloaded = base or 0.0
-        slope = self._slope.beyond(unloaded)
+        unloaded = self._growth.add(window, n, base or 0.0, climbs=climbs, drains=n > self.value)
+        slope = self._growth.beyond(unloaded)
         reading = Reading((unloaded + slope * n) / self.target, full=_full(window))
         reading.fit = max(0.0, self.target - unloaded) / slope
-        if base and n >= 0.4 * self.value:
-            worst = max(slope, (seconds / tokens - base) / n)
-            reading.room = max(0.0, 0.85 * self.target - base) / worst / self.value
+        if unloaded and n >= 0.4 * self.value:
+            worst = max(slope, (seconds / tokens - unloaded) / n)
+            reading.room = max(0.0, 0.85 * self.target - unloaded) / worst / self.value
         return reading
 
     def _target(self, base: float | None, tolerance: float, evenness: float | None = None) -> float | None:
@@ -374,14 +373,17 @@ class AdaptiveLimit:
             return share * (objective if base is None else min(objective, LOOSEST * base / share))
         return None if base is None else share * min(tolerance * base, max(READING, PATIENT * base))
 
-    def _read_standing(self, window: Window, reading: Reading) -> None:
+    def _read_standing(self, window: Window, reading: Reading, now: float) -> None:
         # The least of the window: a queue inside the engine that never empties is useless for throughput.
         stands = inf > window.standing >= max(1.0, _natural(window))
         self._stood = self._stood + 1 if stands else 0
+        if not stands or window.huge_ticks:
+            return
         idle = window.busy_sum < BINDS * self.value * window.ticks
-        excused = window.reads and self._stood <= RAMP and idle
-        if stands and not window.huge_ticks and not excused:
+        if not window.reads or not (window.held_up(now) or (idle and self._stood <= RAMP)):
             reading.stand(window.standing, window.inflight)
+        elif not self._slow:
+            reading.full, reading.room = False, 0.0  # fewer in flight would not be read sooner, nor would more
 
     @staticmethod
     def _read_ttft(window: Window, reading: Reading, now: float) -> None:
@@ -442,7 +444,8 @@ class AdaptiveLimit:
             step = 2.0 if reading.over < HALF else 1.2 if reading.over < NEAR else 1.05
         if reading.full:
             # The pace at a lower limit says nothing of this one, and neither does the burst that is let in now.
-            self.pace, self._slope = Ratio(0.25), Slope(MEMORY)
+            self.pace = Ratio(0.25)
+            self._growth.forget()
             self._ramping = True
         if self._whole:
             # Completions lag: count only answers to what is sent from now on, and not to the burst that is let in.

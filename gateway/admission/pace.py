@@ -112,6 +112,18 @@ class Slope:
         """What is in flight here stands for ``share`` times as many at the same pace: others came or went."""
         self._weighted *= share
 
+    def slow(self, times: float) -> None:
+        """The engine takes so many times as long for everything."""
+        self._seconds *= times
+
+    def take(self, other: Slope) -> None:
+        """Go on from what another one says."""
+        self._seconds, self._tokens, self._weighted = other._seconds, other._tokens, other._weighted
+
+    def __bool__(self) -> bool:
+        """Whether it says anything yet."""
+        return self._weighted > 0.0
+
     def beyond(self, base: float) -> float:
         """Seconds per token for each request in flight, beyond ``base``; at least a hundredth of a base among all."""
         return max(self._seconds - base * self._tokens, 0.01 * base * self._tokens) / self._weighted
@@ -136,15 +148,16 @@ class Line:
     where the line begins is the time to the first token, which nobody saw.
     """
 
-    __slots__ = ("_count", "_keep", "_x", "_xx", "_xy", "_y", "_yy")
+    __slots__ = ("_count", "_keep", "_spread", "_x", "_xx", "_xy", "_y", "_yy")
 
     ENOUGH: Final = 4.0  # answers, old ones counting less
     RECALLED: Final = 6
     SHORT: Final = 8  # tokens of the shortest of these; each further one is twice as long
     SPREAD: Final = 0.02  # of the tokens: variance over squared mean; with less there is no line
 
-    def __init__(self, keep: float) -> None:
+    def __init__(self, keep: float, spread: float = SPREAD) -> None:
         self._keep = keep
+        self._spread = spread
         self._count = self._x = self._y = self._xx = self._xy = self._yy = 0.0  # sums: x tokens, y seconds
 
     def recall(self, start: float, pace: float) -> None:
@@ -180,7 +193,7 @@ class Line:
             return None
         x, y = x / count, y / count
         variance = xx / count - x * x
-        if variance < self.SPREAD * x * x:
+        if variance < self._spread * x * x:
             return None
         slope = (xy / count - x * y) / variance
         pace = min(slope, y / x)

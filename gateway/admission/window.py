@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from math import inf
+from operator import attrgetter
 from typing import Final
 
 from gateway.admission.pace import Line, LowBase, Ratio
@@ -36,6 +37,8 @@ FRESH: Final = 512
 """Prompt tokens to be read, from which on the time to the first token is that of reading them."""
 
 MOSTLY: Final = 0.5
+MOMENT: Final = 0.5  # seconds that prompts may take to be read behind another one
+BESIDE: Final = 3.0  # times as long as alone a prompt takes to be read beside streams, at most
 RESTING: Final = 0.01  # the least that a window in which nobody left counts
 WARM: Final = 8
 """Gaps after which bursts can be told from single tokens."""
@@ -173,6 +176,17 @@ class Window:
         return max(RESTING, 1.0 - grown / self.starts) if self.starts else 1.0
 
     @property
+    def refilled(self) -> float:
+        """Streams that were sent for each request that left, at most 1: a drain has few prompts to read."""
+        gone = self.starts + max(0, self.mark_inflight - self.inflight)
+        return max(RESTING, self.starts / gone) if gone else 1.0
+
+    @property
+    def decodes(self) -> bool:
+        """Whether nothing was sent and no prompt read: only answers under way went on."""
+        return not (self.starts or self.unstarted or self.read > self.mark_read)
+
+    @property
     def blameless(self) -> bool:
         """Whether a huge prompt was read for most of the window: it stretches every gap at any concurrency."""
         return 2 * self.huge_ticks >= self.ticks > 0
@@ -188,6 +202,19 @@ class Window:
             return False
         under_way = max((each.fresh for each in self.running.values() if not each.started), default=0.0)
         return (self.read - self.mark_read + under_way) * pace >= MOSTLY * self.age
+
+    def held_up(self, now: float) -> bool:
+        """Whether all that have no first token wait for the longest of their prompts, which is being read.
+
+        The others would be through in a moment, and it was not sent longer ago than it may take beside streams.
+        """
+        unread = [each for each in self.running.values() if not each.started]
+        pace = self.reading_pace.value
+        if not unread or pace is None:
+            return False
+        longest = max(unread, key=attrgetter("fresh"))
+        others = sum([each.fresh for each in unread]) - longest.fresh
+        return others * pace <= MOMENT and now - longest.sent <= BESIDE * longest.fresh * pace + MOMENT
 
     def enter(self, running: Running) -> None:
         """A request goes to the backend."""

@@ -354,7 +354,7 @@ def test_what_is_far_above_the_target_is_heeded_in_a_climb_as_well() -> None:
     for _ in range(10):
         law.see(0.03, n=50, full=False)
     law.window.mark_inflight = 50
-    assert law.see(0.3, n=70, inflight=90, full=False, starts=40) < 200.0
+    assert law.see(0.4, n=70, inflight=90, full=False, starts=40) < 200.0
 
 
 def test_slots_that_the_engine_tells_of_are_left_alone_for_long() -> None:
@@ -478,25 +478,56 @@ def test_those_who_wait_for_a_long_prompt_to_be_read_do_not_stand(prompt: int, c
     assert (law.see(0.04, standing=2, n=10) < 20.0) is cut
 
 
-def test_prompts_that_are_read_without_end_are_a_queue_all_the_same() -> None:
+@pytest.mark.parametrize("n", [10, 20])
+def test_those_who_wait_for_one_prompt_hold_the_limit_where_it_is(n: int) -> None:
     law = Law()
     _reader(law, 20_000)
-    assert law.see(0.04, standing=2, n=10) > 20.0
-    grown = law.see(0.04, standing=2, n=10)
-    assert grown > 20.0
-    assert law.see(0.04, standing=2, n=10) < grown
+    _reader(law, 100, 1)
+    for _ in range(3):  # two seconds alone, and three times as long beside streams
+        assert law.see(0.04, standing=2, n=n) == 20.0
 
 
-def test_nor_is_there_an_excuse_where_the_limit_decides_how_many_wait() -> None:
+def test_a_first_climb_goes_on_beside_a_prompt_that_is_read() -> None:
+    law = Law(slow=True)
+    _reader(law, 20_000)
+    assert law.see(0.04, standing=2) > 20.0
+
+
+def test_one_that_is_not_read_in_all_that_time_stands_and_so_do_those_behind_it() -> None:
     law = Law()
     _reader(law, 20_000)
+    for _ in range(3):
+        law.see(0.04, standing=2)
+    assert law.see(0.04, standing=2) == pytest.approx(18.0)
+
+
+@pytest.mark.parametrize(
+    ("second", "cut"), [(4_900, False), (5_100, True)]
+)  # of five thousand that are read in a moment
+def test_two_prompts_are_a_queue_unless_the_other_is_read_in_a_moment(second: int, cut: bool) -> None:
+    law = Law()
+    _reader(law, 20_000)
+    _reader(law, second, 1)
+    assert (law.see(0.04, standing=2) < 20.0) is cut
+
+
+def test_where_the_limit_is_far_off_several_are_an_excuse_for_two_windows() -> None:
+    law = Law()
+    for number in range(3):
+        _reader(law, 20_000, number)
+    assert law.see(0.04, standing=2, n=10) == 20.0
+    assert law.see(0.04, standing=2, n=10) == 20.0
+    assert law.see(0.04, standing=2, n=10) < 20.0
+    law = Law()
+    for number in range(3):
+        _reader(law, 20_000, number)
     assert law.see(0.04, standing=2, n=16) < 20.0
 
 
 def test_nor_do_those_who_wait_for_many_prompts_but_a_crowd_that_is_not_read_does() -> None:
     law = Law()
     _reader(law, 100)
-    assert law.see(0.04, standing=2, read=11_000.0, n=10) > 20.0
+    assert law.see(0.04, standing=2, read=11_000.0, n=10) == 20.0
     law = Law()
     for number in range(200):
         _reader(law, 100, number)

@@ -100,7 +100,7 @@ def test_a_row_in_which_little_can_be_won_is_judged_by_that() -> None:
 
 def test_engines_that_are_open_take_in_whatever_comes() -> None:
     brief = replace(CHATS, horizon=70.0, measure_from=40.0)
-    setup = brief.setup(machines(4), 1.2, 20)
+    setup = brief.setup(machines(4), 2.0, 20)
     guarded, bare = (figures(setup, run(setup, policy)) for policy in ("round robin", "round robin, open"))
     assert guarded["shed"] > 0.0
     assert bare["shed"] == 0.0
