@@ -291,6 +291,8 @@ class AdaptiveLimit:
         )
 
     def _decide(self, window: Window, kv_usage: float | None, now: float) -> None:
+        if window.climbs:
+            window.note_climb(now)
         reading = self._read_pace(window)
         self._read_standing(window, reading, now)
         self._read_ttft(window, reading, now)
@@ -355,7 +357,7 @@ class AdaptiveLimit:
         n = window.busy_sum / window.ticks
         if not self.target or n <= 0 or seconds <= 0.0:
             return Reading()
-        climbs = n < BINDS * self.value and seconds <= BEYOND_DOUBT * self.target * tokens
+        climbs = (n < BINDS * self.value or window.climbs) and seconds <= BEYOND_DOUBT * self.target * tokens
         unloaded = self._growth.add(window, n, base or 0.0, climbs=climbs, drains=n > self.value)
         slope = self._growth.beyond(unloaded)
         reading = Reading((unloaded + slope * n) / self.target, full=_full(window))

@@ -7,7 +7,8 @@ Everything the relay touches on each chunk is here, as plain attributes. The law
 from __future__ import annotations
 
 from collections import deque
-from math import inf
+from collections.abc import Collection
+from math import inf, sqrt
 from operator import attrgetter
 from typing import Final
 
@@ -50,20 +51,25 @@ LINE_MEMORY: Final = 0.75  # what is left of answers after one decision
 LOW_MEMORY: Final = 0.97  # and after one more answer
 OWN_TOKENS: Final = 10  # of an answer whose own pace counts: a shorter one's is chance
 OWN_FEW: Final = 20  # answers from which their spread is known
+BEYOND_CHANCE: Final = 3.0  # standard deviations of what was sent by chance
 TTFT_SPAN: Final = 10.0  # seconds that a TTFT sample counts
+
+
+Own = tuple[float, float, float, int]
+"""A stream that ended: its pace, beside how many, when its first token came, its tokens."""
 
 
 class Window:
     """The measurements of one backend. ``now`` in seconds; token counts as predicted or as seen, never both mixed."""
 
     __slots__ = (
-        "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "crowded", "cut_at", "drops",
-        "e2e", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks", "inflight", "last_byte", "line",
-        "line_low", "long", "mark_inflight", "mark_read", "mark_seconds", "mark_tokens", "narrow", "objective",
-        "others_at", "own", "preemptions", "read", "reading", "reading_pace", "recalled_rate", "running", "served",
-        "slots", "stalls", "standing", "starting", "starts", "stream_answers", "stream_seconds", "stream_tokens",
-        "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens", "ttft", "unread_tokens", "unstarted",
-        "whole", "whole_answers", "whole_seconds", "whole_tokens",
+        "arrivals", "base_stream", "base_ttft", "base_whole", "busy_sum", "busy_whole", "calm_at", "crowded",
+        "cut_at", "drops", "e2e", "even_before", "firsts", "full", "held", "held_ticks", "huge", "huge_ticks",
+        "inflight", "last_byte", "line", "line_low", "long", "mark_inflight", "mark_read", "mark_seconds",
+        "mark_tokens", "narrow", "objective", "others_at", "own", "preemptions", "read", "reading", "reading_pace",
+        "recalled_rate", "running", "served", "slots", "stalls", "standing", "starting", "starts", "stream_answers",
+        "stream_seconds", "stream_tokens", "ticked_arrivals", "ticked_firsts", "ticked_tokens", "ticks", "tokens",
+        "ttft", "unread_tokens", "unstarted", "whole", "whole_answers", "whole_seconds", "whole_tokens",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -97,7 +103,9 @@ class Window:
         # What is remembered across decisions.
         self.base_stream = LowBase()
         self.base_whole = LowBase()
-        self.own: deque[tuple[float, float, int]] = deque(maxlen=64)  # the last streams: pace, beside how many, tokens
+        self.own: deque[Own] = deque(maxlen=64)  # the last streams that ended
+        self.even_before: float | None = None  # their evenness before the load last climbed
+        self.calm_at = 0.0  # when it had
         self.line = Line(LINE_MEMORY)  # through answers in one piece to what was sent after the last step
         self.line_low = Line(LOW_MEMORY)  # through those that had at most a few beside them
         self.base_ttft = LowBase()  # of prompts that are read at once
@@ -242,16 +250,36 @@ class Window:
     def evenness(self) -> float | None:
         """The mean pace of the last streams over what 19 in 20 of them stay below; None where there are few.
 
-        The pace of each as it would have been beside as many as run now: while the limit climbs, whoever ran when there
-        were few was faster, and that says nothing of how even the streams are.
+        A climb of the load makes uneven who ran in it, by the prompts that were read: until there are enough who began
+        after it, at least what it was before.
         """
-        if len(self.own) < OWN_FEW:
+        calm = [each for each in self.own if each[2] >= self.calm_at]
+        if len(calm) >= OWN_FEW:
+            return self._even(calm)
+        even, before = self._even(self.own), self.even_before
+        return even if before is None else max(before, even or 0.0)
+
+    def _even(self, streams: Collection[Own]) -> float | None:
+        """The pace of each as it would have been beside as many as run now.
+
+        While the limit climbs, whoever ran when there were few was faster, and that says nothing of how even they are.
+        """
+        if len(streams) < OWN_FEW:
             return None
         base, now = self.base_stream.value or 0.0, self.inflight
-        paces = [(base + max(0.0, pace - base) * now / beside, tokens) for pace, beside, tokens in self.own]
+        paces = [(base + max(0.0, pace - base) * now / beside, tokens) for pace, beside, _, tokens in streams]
         high = sorted(pace for pace, _ in paces)[int(0.95 * (len(paces) - 1))]
         mean = sum(pace * tokens for pace, tokens in paces) / sum(tokens for _, tokens in paces)
         return min(1.0, mean / high) if high else None
+
+    @property
+    def climbs(self) -> bool:
+        """Whether more were sent than left, beyond what chance brings: the load steps up, or a burst is let in."""
+        return self.inflight - self.mark_inflight > BEYOND_CHANCE * sqrt(self.starts) > 0.0
+
+    def note_climb(self, now: float) -> None:
+        """The load climbs until ``now``."""
+        self.even_before, self.calm_at = self.evenness, now
 
     def whole_answer(self, running: Running, usage: Usage | None, now: float) -> None:
         """Count an answer that came in one piece: its pace is its whole time over its output tokens.
@@ -340,8 +368,8 @@ class Running:
         """It is over."""
         self.window.whole -= 1
 
-    def own_pace(self, tokens: int) -> tuple[float, float] | None:  # noqa: ARG002 - a stream knows it
-        """Seconds per token after the first, of an answer of so many, and how many streams went on meanwhile.
+    def own_pace(self, tokens: int) -> tuple[float, float, float] | None:  # noqa: ARG002 - a stream knows it
+        """Seconds per token after the first, of an answer of so many; how many streams went on meanwhile; its begin.
 
         None where it cannot be told.
         """
@@ -473,12 +501,12 @@ class Streaming(Running):
         if self._objective is not None and self.sent > window.cut_at:
             window.ttft.append((now, (now - self.sent) / self._objective))
 
-    def own_pace(self, tokens: int) -> tuple[float, float] | None:
+    def own_pace(self, tokens: int) -> tuple[float, float, float] | None:
         """The same, as it saw it; None where nothing came, or several sequences share the stream."""
         seconds = 0.0 if self._last is None else self._last - self._began
         if seconds <= 0.0 or self._choices > 1:
             return None
-        return seconds / (tokens - 1), (self.window.stream_seconds - self._beside) / seconds
+        return seconds / (tokens - 1), (self.window.stream_seconds - self._beside) / seconds, self._began
 
     def check_silence(self, now: float) -> None:
         """Count it once as stalled if it is silent while the others go on."""

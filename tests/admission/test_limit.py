@@ -91,13 +91,13 @@ def test_after_five_windows_it_decides_on_what_there_is() -> None:
 
 def test_the_more_even_the_answers_are_the_closer_the_mean_may_come_to_the_objective() -> None:
     law = Law(tpot_objective=0.06)
-    law.window.own.extend([(0.05, 20, 100)] * 18 + [(0.055, 20, 100)] * 2)
+    law.window.own.extend([(0.05, 20, 0.0, 100)] * 18 + [(0.055, 20, 0.0, 100)] * 2)
     law.see(0.04)
     assert law.limit.target == pytest.approx(0.06 * 0.0505 / 0.055)
-    law.window.own.extend([(0.05, 20, 100)] * 64)
+    law.window.own.extend([(0.05, 20, 0.0, 100)] * 64)
     law.see(0.04)
     assert law.limit.target == pytest.approx(0.06 * 0.97)  # never quite
-    law.window.own.extend([(0.05, 20, 100), (0.2, 20, 100)] * 32)
+    law.window.own.extend([(0.05, 20, 0.0, 100), (0.2, 20, 0.0, 100)] * 32)
     law.see(0.04)
     assert law.limit.target == pytest.approx(0.06 * 0.85)  # as configured, however far they spread
 
@@ -207,7 +207,7 @@ def test_what_nobody_set_an_objective_for_is_read(base: float, target: float) ->
     law.window.base_stream.recall(base)
     law.see(0.06)
     assert law.limit.target == pytest.approx(0.85 * target)  # 19 answers in 20 stay below it
-    law.window.own.extend([(0.05, 20, 100)] * 64)
+    law.window.own.extend([(0.05, 20, 0.0, 100)] * 64)
     law.see(0.06)
     assert law.limit.target == pytest.approx(0.97 * target)
 
@@ -338,12 +338,13 @@ def test_a_limit_that_floats_above_what_runs_lets_no_burst_in_and_keeps_what_it_
     assert law.limit.pace.value == pytest.approx(0.03)
 
 
+@pytest.mark.parametrize("up_to", [140, 200])
 @pytest.mark.parametrize(("climbs", "cut"), [(False, True), (True, False)])
-def test_while_the_load_climbs_below_the_limit_its_prompts_do_not_cut(climbs: bool, cut: bool) -> None:
+def test_while_the_load_climbs_its_prompts_do_not_cut(climbs: bool, cut: bool, up_to: int) -> None:
     law = Law(200.0)
     for _ in range(10):
         law.see(0.03, n=50, full=False)
-    for n in (80, 110, 140):  # more is read than at rest, and every gap is long
+    for n in (up_to - 60, up_to - 30, up_to):  # more is read than at rest, and every gap is long
         law.window.mark_inflight = n - 30 if climbs else n
         law.see(0.14, n=n, full=False, starts=30)
     assert (law.value < 200.0) is cut

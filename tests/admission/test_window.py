@@ -399,19 +399,19 @@ def test_a_stream_s_own_pace_is_from_its_first_token_to_its_last() -> None:
     window.stream_answer(stream(window), Usage(10, 41))  # nothing of it was seen
     window.stream_answer(stream(window, ticket(choices=2)), Usage(10, 41))
     window.stream_answer(whole(window), Usage(10, 41))
-    assert window.own == deque([pytest.approx((0.01, 1.0, 41))])
+    assert window.own == deque([pytest.approx((0.01, 1.0, 5.0, 41))])
     assert window.stream_answers == 6
 
 
 def test_few_answers_say_nothing_of_their_spread() -> None:
     window = Window()
     window.inflight = 1
-    window.own.extend([(0.05, 1.0, 100)] * 19)
+    window.own.extend([(0.05, 1.0, 0.0, 100)] * 19)
     assert window.evenness is None
-    window.own.append((0.05, 1.0, 100))
+    window.own.append((0.05, 1.0, 0.0, 100))
     assert window.evenness == pytest.approx(1.0)
     window.own.clear()
-    window.own.extend([(0.0, 1.0, 10)] * 20)
+    window.own.extend([(0.0, 1.0, 0.0, 10)] * 20)
     assert window.evenness is None
 
 
@@ -423,7 +423,7 @@ def test_a_stream_counts_how_many_went_on_beside_it() -> None:
         for each in (*others, running):
             each.output(1, 5.0 + 0.02 * at)
     window.stream_answer(running, Usage(10, 21))
-    assert window.own[0] == pytest.approx((0.02, 4.0, 21), rel=0.03)
+    assert window.own[0] == pytest.approx((0.02, 4.0, 5.0, 21), rel=0.03)
 
 
 def test_streams_from_before_a_climb_are_as_even_as_those_after_it() -> None:
@@ -431,7 +431,83 @@ def test_streams_from_before_a_climb_are_as_even_as_those_after_it() -> None:
     for _ in range(30):
         window.base_stream.add(0.02)
     window.inflight = 100
-    window.own.extend((0.02 + 0.0005 * beside, beside, 100) for beside in range(20, 84))
+    window.own.extend((0.02 + 0.0005 * beside, beside, 0.0, 100) for beside in range(20, 84))
     assert window.evenness == pytest.approx(1.0)
-    window.own.extend((0.02 + 0.0005 * beside * (1 + beside % 2), beside, 100) for beside in range(20, 84))
+    window.own.extend((0.02 + 0.0005 * beside * (1 + beside % 2), beside, 0.0, 100) for beside in range(20, 84))
     assert window.evenness == pytest.approx((0.07 + 0.12) / 2 / 0.12)
+
+
+def test_a_climb_makes_nobody_uneven_until_twenty_streams_that_began_after_it_have_ended() -> None:
+    window = Window()
+    window.inflight = 20
+
+    def end(began: float, count: int, slowest: float) -> None:
+        window.own.extend(
+            [(0.05, 20.0, began, 100)] * (count - count // 10) + [(slowest, 20.0, began, 100)] * (count // 10)
+        )
+
+    end(0.0, 64, 0.05)
+    window.note_climb(10.0)
+    end(5.0, 30, 0.2)  # in the climb
+    assert window.evenness == pytest.approx(1.0)
+    window.note_climb(12.0)  # it goes on
+    end(13.0, 19, 0.1)
+    assert window.evenness == pytest.approx(1.0)
+    end(13.0, 1, 0.1)
+    assert window.evenness == pytest.approx(1.0)  # one in twenty
+    end(13.0, 20, 0.1)
+    assert window.evenness == pytest.approx((37 * 0.05 + 3 * 0.1) / 40 / 0.1)
+
+
+def test_a_climb_before_anything_is_known_of_their_spread_holds_nothing() -> None:
+    window = Window()
+    window.inflight = 20
+    window.note_climb(10.0)
+    assert window.evenness is None
+    window.own.extend([(0.05, 20.0, 0.0, 100), (0.1, 20.0, 0.0, 100)] * 32)
+    assert window.evenness == pytest.approx(0.75)
+
+
+# ---------------------------------------------------------------------------------------------- what was sent, and left
+
+
+@pytest.mark.parametrize(
+    ("before", "starts", "now", "climbs", "refilled"),
+    [
+        (50, 25, 64, False, 1.0),  # five is what chance brings, three times as much is no chance
+        (50, 25, 66, True, 1.0),
+        (50, 10, 40, False, 0.5),
+        (50, 0, 40, False, 0.01),
+        (50, 0, 50, False, 1.0),
+    ],
+)
+def test_whether_the_load_climbs_or_drains(before: int, starts: int, now: int, climbs: bool, refilled: float) -> None:
+    window = Window()
+    window.mark_inflight, window.starts, window.inflight = before, starts, now
+    assert window.climbs is climbs
+    assert window.refilled == pytest.approx(refilled)
+
+
+@pytest.mark.parametrize("disturbed", [{}, {"starts": 1}, {"unstarted": 1}, {"read": 10.0}])
+def test_a_window_only_decodes_where_no_prompt_was_sent_waits_or_was_read(disturbed: dict[str, float]) -> None:
+    window = Window()
+    for name, value in disturbed.items():
+        setattr(window, name, value)
+    assert window.decodes is not bool(disturbed)
+    window.unstarted = 0
+    window.restart()
+    assert window.decodes
+
+
+def test_those_without_a_first_token_are_held_up_by_one_prompt_for_as_long_as_it_takes() -> None:
+    window = Window()
+    assert not window.held_up(0.0)  # nobody waits
+    large = Streaming(1, ticket(20_000), window, 0.0, None)
+    window.enter(large)
+    assert not window.held_up(0.0)  # how fast it is read is not known
+    window.reading_pace.recall(1e-4)  # two seconds alone
+    window.enter(Streaming(2, ticket(4_000), window, 3.0, None))
+    assert window.held_up(6.4)
+    assert not window.held_up(6.6)
+    window.enter(Streaming(3, ticket(2_000), window, 3.0, None))
+    assert not window.held_up(3.0)  # the others take longer than a moment
