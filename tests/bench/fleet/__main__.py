@@ -36,7 +36,7 @@ def main() -> None:
     started, used = time.monotonic(), os.times()
     with ProcessPoolExecutor(given.workers, initializer=_deaf) as pool:
         jobs = _jobs(given.names, seeds, (OURS, *BEST) if given.ours else POLICIES)
-        report = _report(_run(pool, jobs), jobs)
+        report = report_of(_run(pool, jobs), jobs)
     after = os.times()
     _note(f"{time.monotonic() - started:.0f} s, {after.children_user - used.children_user:.0f} s of computing")
     for line in everything(report):
@@ -98,25 +98,26 @@ def _run(pool: ProcessPoolExecutor, jobs: Mapping[Job, Work]) -> dict[Job, Figur
     return found
 
 
-def _report(found: Mapping[Job, Figures], jobs: Mapping[Job, Work]) -> Report:
+def report_of(found: Mapping[Job, Figures], jobs: Mapping[Job, Work]) -> Report:
     """What all seeds have."""
-    groups: dict[Any, dict[Any, list[Figures]]] = {}
+    groups: dict[tuple[str, Any], dict[Any, dict[int, Figures]]] = {}
     for job in jobs:
-        kind, what, which, _ = job
-        runs = groups.setdefault((kind, what), {}).setdefault(which, [])
-        runs += [found[job]] if job in found else []
-    seeds = max((len(runs) for group in groups.values() for runs in group.values()), default=0)
-    whole = {
-        place: group
-        for place, group in groups.items()
-        if all(len(runs) >= min(seeds, SOUGHT) for runs in group.values())
-    }
+        kind, what, which, seed = job
+        runs = groups.setdefault((kind, what), {}).setdefault(which, {})
+        runs |= {seed: found[job]} if job in found else {}
+    whole = {place: same for place, group in groups.items() if (same := _of_common_seeds(group))}
     cells = [Cell(what[0], what[1], what[2], runs) for (kind, what), runs in whole.items() if kind == "cell"]
     return Report(
         sorted(cells, key=lambda each: (each.row, each.size, each.load)),
         {what: runs for (kind, what), runs in whole.items() if kind == "split"},
         {what: runs[None] for (kind, what), runs in whole.items() if kind == "event"},
     )
+
+
+def _of_common_seeds(group: Mapping[Any, Mapping[int, Figures]]) -> dict[Any, list[Figures]]:
+    """The runs of those seeds that every policy has; nothing where there are none."""
+    seeds = sorted(set.intersection(*(set(runs) for runs in group.values())))
+    return {which: [runs[seed] for seed in seeds] for which, runs in group.items()} if seeds else {}
 
 
 def _deaf() -> None:

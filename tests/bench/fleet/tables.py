@@ -35,9 +35,15 @@ class Cell:
         return max((name for name in rivals if name in self.runs), key=lambda name: self.median(name, GOODPUT))
 
     def bound(self, rivals: Iterable[str]) -> float:
-        """Goodput over the best one's if all that it was asked had been answered in time: more cannot be won."""
+        """The most that anybody was asked in a seed over the best one's goodput: more cannot be won.
+
+        Who answers sooner is asked more, for turns follow answers.
+        """
         best = self.runs[self.best(rivals)]
-        return median(each[ASKED] / each[GOODPUT] if each[GOODPUT] else math.inf for each in best)
+        asked = [max(each[ASKED] for each in seed) for seed in zip(*self.runs.values(), strict=True)]
+        return median(
+            most / each[GOODPUT] if each[GOODPUT] else math.inf for most, each in zip(asked, best, strict=True)
+        )
 
     def short(self, rivals: Iterable[str]) -> float:
         """Goodput over the best one's, over what can be won of ``WANTED``."""

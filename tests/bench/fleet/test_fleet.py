@@ -11,7 +11,8 @@ import pytest
 
 from gateway.emulator.profiles import DUO_310P
 from gateway.simulator.workload import BLOCK_TOKENS, Want
-from tests.bench.fleet.compare import AFTER, FOR, GUARDED, OPENLY, OURS, Figures, figures, run
+from tests.bench.fleet.__main__ import Job, Work, report_of
+from tests.bench.fleet.compare import AFTER, FOR, GUARDED, OPENLY, OURS, POLICIES, Figures, figures, run
 from tests.bench.fleet.rivals import RIVALS, CacheAware, Rule, Split
 from tests.bench.fleet.rows import CHATS, EVENTS, MOONCAKE, Row, machines, mixed
 from tests.bench.fleet.tables import Cell, Report, everything, verdict
@@ -106,6 +107,18 @@ def test_engines_that_are_open_take_in_whatever_comes() -> None:
     assert bare["shed"] == 0.0
     assert bare["goodput_tokens"] < 0.9 * guarded["goodput_tokens"]
     assert 1.0 <= bare["skew"] < 1.3
+
+
+def test_a_bench_that_is_ended_early_compares_the_seeds_that_all_had() -> None:
+    jobs: dict[Job, Work] = {
+        ("cell", ("a", 4, 1.2), policy, seed): lambda: {} for policy in POLICIES for seed in (20, 21, 22)
+    }
+    found = {job: figures_of(100.0 + job[3], 0.5) for job in jobs}
+    del found["cell", ("a", 4, 1.2), OURS, 20], found["cell", ("a", 4, 1.2), "cache_aware", 22]
+    [cell] = report_of(found, jobs).cells
+    assert {len(runs) for runs in cell.runs.values()} == {1}
+    assert cell.over(OURS, "cache_aware") == 1.0
+    assert not report_of({}, jobs).cells
 
 
 def test_the_fleets_are_what_they_are_called() -> None:
