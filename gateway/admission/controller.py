@@ -258,7 +258,7 @@ class AdmissionController:
         self._pool.tick(now)
         for group in self._backlog.groups:
             group.note_spare(now)
-            group.flow.refresh(group.capacity, self._config.shed.overload_ratio, now)
+            group.flow.refresh(group.capacity, self._config.shed, now)
         self._sample_at = now + TICK
 
     def _reopen(self, now: float) -> list[Verdict]:

@@ -9,6 +9,7 @@ from math import floor, inf
 from operator import attrgetter
 from typing import Final
 
+from gateway.admission.config import ShedConfig
 from gateway.admission.queue import PriorityQueue
 from gateway.model import Priority
 
@@ -65,10 +66,11 @@ class Flow:
         self._dispatched[priority * self._lanes + lane] += cost
         self._recent.append(now)
 
-    def refresh(self, capacity: float, overload_ratio: float, now: float) -> None:
+    def refresh(self, capacity: float, overload: ShedConfig, now: float) -> None:
         """Make the estimates current; ``capacity`` is what the backends could serve, in cost units a second.
 
-        Without it a burst after an idle minute would meet a door that has seen nothing drain.
+        Without it a burst after an idle minute would meet a door that has seen nothing drain. What was ``overload`` for
+        so long is over when no more comes than leaves: retries that are let in before would only begin it anew.
         """
         if self._born is None:
             return
@@ -82,9 +84,11 @@ class Flow:
             arrived = self._arrived[slot] - mark.arrived[slot]
             dispatched = self._dispatched[slot] - mark.dispatched[slot]
             self.drain[slot] = dispatched / length
-            if arrived <= overload_ratio * dispatched:
+            since = self._over_since[slot]
+            lasts = since is not None and now - since >= overload.overload_after
+            if arrived <= (1.0 if lasts else overload.overload_ratio) * dispatched:
                 self._over_since[slot] = None
-            elif self._over_since[slot] is None:
+            elif since is None:
                 self._over_since[slot] = now
         self.total = max(sum(self.drain), capacity)
 

@@ -357,7 +357,8 @@ class _Shedding(BaseModel):
         default=_SHED.overload_ratio, description="Arrived work over dispatched work that counts as overload."
     )
     overload_after: Annotated[Seconds, Ge(0)] = Field(
-        default=_SHED.overload_after, description="How long overload lasts before clients are told not to retry."
+        default=_SHED.overload_after,
+        description="How long overload lasts before clients are told not to retry, until no more arrives than leaves.",
     )
     retry_budget: Annotated[Ratio, Ge(0), Le(1)] = Field(
         default=_SHED.retry_budget, description="Share of retries among arrivals that is taken while overloaded."
