@@ -54,8 +54,9 @@ class Growth:
         return self._slope.beyond(base)
 
     def _find_base(self, inflight: float, known: float, pace: float, *, drains: bool) -> float:
-        if self._slowed is not None and (pace < self._slowed or self._slowed < known):
-            self._change(max(known, self._slowed), known)
+        if self._slowed is not None and known and (pace < self._slowed or known > self._slowed):
+            if pace < self._slowed:
+                self._change(self._slowed, known)
             self._slowed = None
         base = known if self._slowed is None else self._slowed
         if not drains:
@@ -73,6 +74,5 @@ class Growth:
         return base
 
     def _change(self, before: float, after: float) -> None:
-        if before:
-            self._usual.slow(after / before)
-            self._slope.take(self._usual)
+        self._usual.slow(after / before)
+        self._slope.take(self._usual)

@@ -90,6 +90,15 @@ def test_a_base_that_was_learned_anew_takes_the_place_of_what_a_drain_showed() -
     assert engine.slope(engine.base) == pytest.approx(steep, rel=0.2)
 
 
+def test_where_the_base_is_forgotten_the_one_of_the_drain_stands_for_it() -> None:
+    engine = usual()
+    slowed = engine.drain((200, 190, 180, 170, 160), fresh(2.0))[-1]
+    engine.base = 0.0  # it kept the limit at its floor
+    assert engine.see(100, fresh(2.0)(100), starts=20) == slowed
+    assert engine.see(100, 0.5 * slowed, starts=20) == slowed
+    assert engine.slope(slowed) > 0.0
+
+
 def test_a_drain_of_an_engine_that_is_as_fast_as_ever_says_nothing() -> None:
     engine = usual()
     assert engine.drain(range(200, 100, -10), fresh()) == [BASE] * 10
