@@ -2,11 +2,11 @@
 
 python -m tests.bench.control [NAME ...]      rows (ENGINE/MIX) and scenarios whose names contain one of NAME
     [--loads 1,2]                             at these loads only
-    [--seeds 3]                               so many, instead of five
+    [--seeds 3]                               so many, instead of seven
     [--quick]                                 three seeds, and the oracle sought uphill on one
     [--law-only]                              no other laws, queues or limits in tokens
     [--tolerances]                            what other tolerances would give who is told nothing
-    [--full]                                  nine seeds, others' laws at every load, every queue: hours
+    [--full]                                  fifteen seeds, others' laws at every load, every queue: hours
 
 Ctrl-C ends it and prints what is known by then.
 """
