@@ -208,7 +208,8 @@ class Window:
         pace = self.reading_pace.value
         if pace is None:
             return False
-        under_way = max((each.fresh for each in self.running.values() if not each.started), default=0.0)
+        longest = self._longest_unread
+        under_way = longest.fresh if longest is not None else 0.0
         return (self.read - self.mark_read + under_way) * pace >= MOSTLY * self.age
 
     def held_up(self, now: float) -> bool:
@@ -216,13 +217,17 @@ class Window:
 
         The others would be through in a moment, and it was not sent longer ago than it may take beside streams.
         """
-        unread = [each for each in self.running.values() if not each.started]
-        pace = self.reading_pace.value
-        if not unread or pace is None:
+        longest, pace = self._longest_unread, self.reading_pace.value
+        if longest is None or pace is None:
             return False
-        longest = max(unread, key=attrgetter("fresh"))
-        others = sum([each.fresh for each in unread]) - longest.fresh
+        others = self.unread_tokens - longest.fresh
         return others * pace <= MOMENT and now - longest.sent <= BESIDE * longest.fresh * pace + MOMENT
+
+    @property
+    def _longest_unread(self) -> Running | None:
+        """The stream without a first token that has most to be read; of what comes in one piece nobody can tell."""
+        unread = (each for each in self.running.values() if each.unread)
+        return max(unread, key=attrgetter("fresh"), default=None)
 
     def enter(self, running: Running) -> None:
         """A request goes to the backend."""
@@ -380,6 +385,11 @@ class Running:
         """Tokens of its prompt that are read anew."""
         return self.ticket.work.prompt_tokens - self.cached
 
+    @property
+    def unread(self) -> bool:
+        """Whether it is seen that its prompt is not read yet; never of an answer in one piece."""
+        return False
+
     def check_silence(self, now: float) -> None:
         """An answer in one piece is silent by nature."""
 
@@ -420,6 +430,11 @@ class Streaming(Running):
     def started(self) -> bool:
         """Whether its first token came."""
         return self._last is not None
+
+    @property
+    def unread(self) -> bool:
+        """Whether its first token is still to come."""
+        return self._last is None
 
     def begin(self) -> None:
         """It was sent."""

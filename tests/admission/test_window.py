@@ -511,3 +511,13 @@ def test_those_without_a_first_token_are_held_up_by_one_prompt_for_as_long_as_it
     assert not window.held_up(6.6)
     window.enter(Streaming(3, ticket(2_000), window, 3.0, None))
     assert not window.held_up(3.0)  # the others take longer than a moment
+
+
+def test_what_comes_in_one_piece_is_no_prompt_that_anybody_sees_being_read() -> None:
+    window = Window()
+    window.reading_pace.recall(1e-4)
+    window.ticks = 20
+    window.enter(Running(1, ticket(50_000, stream=False), window, 0.0))
+    before = window.reads
+    window.enter(Streaming(2, ticket(20_000), window, 5.0, None))
+    assert (before, window.reads, window.held_up(6.0)) == (False, True, True)

@@ -135,18 +135,13 @@ _COLUMNS = (
 
 
 def _policies(cell: Cell) -> Iterator[str]:
-    kinds = (OPENLY, GUARDED)
-    bests = [cell.best(rivals) for rivals in kinds]
-    bounds = [cell.bound(rivals) for rivals in kinds]
+    rivals = [(cell.best(kind), cell.bound(kind)) for kind in (OPENLY, GUARDED)]
+    stars = {OURS, *(best for best, _ in rivals)}
     head = [cell.label, "of the best open", "bound", "of the best guarded", "bound", *(name for name, _, _ in _COLUMNS)]
     lines = [
         [
-            f"**{policy}**" if policy in {OURS, *bests} else policy,
-            *(
-                f"{each:.2f}"
-                for pair in zip([cell.over(policy, best) for best in bests], bounds, strict=True)
-                for each in pair
-            ),
+            f"**{policy}**" if policy in stars else policy,
+            *(f"{each:.2f}" for best, bound in rivals for each in (cell.over(policy, best), bound)),
             *(
                 f"{cell.median(policy, name):.{digits}f}" if name in cell.runs[policy][0] else NONE
                 for _, name, digits in _COLUMNS
